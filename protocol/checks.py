@@ -1,0 +1,155 @@
+"""Checks of single values in job.toml and supd.toml, and the durations that supctl's flags take too.
+
+Each gives the value in the form the structs want; what it gives for a value it has objected to is never used.
+"""
+
+import re
+from collections.abc import Iterable
+
+from protocol.tables import Check, Kind, Spot, did_you_mean, shown
+
+MAX_DURATION_S = 365 * 86400.0
+MAX_INT = 2**63 - 1  # the most that a message can carry, and what the kernel takes for a limit
+
+# --- durations ---------------------------------------------------------------------------------------------------
+
+_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
+_DURATION = re.compile(
+    rf"(?:(?P<d>{_NUMBER})d)?(?:(?P<h>{_NUMBER})h)?(?:(?P<m>{_NUMBER})m(?!s))?"
+    rf"(?:(?P<s>{_NUMBER})s)?(?:(?P<ms>{_NUMBER})ms)?"
+)
+_UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds of a duration like "90s", "1h30m", "500ms" or "1.5s": units d, h, m, s and ms, the largest first.
+
+    From 0 to MAX_DURATION_S (a year). Raises ValueError, whose text says how to write it.
+    """
+    match = _DURATION.fullmatch(text)
+    if not text or not match:
+        if re.fullmatch(_NUMBER, text):
+            raise ValueError(f'a duration needs a unit: write "{text}s"')
+        raise ValueError('write a duration like "90s", "1h30m" or "500ms" (units d, h, m, s, ms, the largest first)')
+    duration_s = sum(float(number) * _UNIT_MS[unit] for unit, number in match.groupdict(default="0").items()) / 1000
+    if duration_s > MAX_DURATION_S:
+        raise ValueError('a duration is at most a year: write "365d" or less')
+    return duration_s
+
+
+def duration(at: Spot, value: object) -> object:
+    """A duration as seconds."""
+    if isinstance(value, str):
+        try:
+            return parse_duration_s(value)
+        except ValueError as exc:
+            at.wrong(Kind.DURATION, value, "cannot be read as a duration", str(exc))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        in_minutes = f' or "{value // 60}m"' if isinstance(value, int) and value >= 60 and value % 60 == 0 else ""
+        hint = f'write "{value}s"{in_minutes}' if 0 <= value <= MAX_DURATION_S else 'write it like "300s" or "5m"'
+        at.wrong(Kind.DURATION, value, "needs a unit", hint)
+    else:
+        at.wrong_type("a string", value, 'write it like "300s" or "5m"')
+    return None
+
+
+def duration_or_off(at: Spot, value: object) -> object:
+    """A duration as seconds, or None for "off"."""
+    return None if value == "off" else duration(at, value)
+
+
+# --- strings -----------------------------------------------------------------------------------------------------
+
+
+def string(at: Spot, value: object) -> object:
+    """A string without NUL; it may be empty."""
+    if not isinstance(value, str):
+        is_plain = isinstance(value, bool | int | float)
+        at.wrong_type("a string", value, f'put it in quotes: "{shown(value)}"' if is_plain else "write one string")
+    elif "\0" in value:
+        at.wrong(Kind.TEXT, value, "must not contain a NUL", "take the \\u0000 out")
+    return value
+
+
+def text(at: Spot, value: object) -> object:
+    """A string without NUL that is not empty."""
+    if value == "":
+        at.wrong(Kind.TEXT, value, "must not be empty", "write something, or leave the key out for its default")
+    return string(at, value)
+
+
+def matching(pattern: str, noun: str, form: str) -> Check:
+    """A check for strings that match all of `pattern`: those that are `noun`, which `form` explains."""
+    compiled = re.compile(pattern)
+
+    def check(at: Spot, value: object) -> object:
+        if not isinstance(value, str):
+            return string(at, value)
+        if not compiled.fullmatch(value):
+            at.wrong(Kind.TEXT, value, f"is not {noun}", form)
+        return value
+
+    return check
+
+
+def choice(*words: str) -> Check:
+    """A check for one of a few words."""
+
+    def check(at: Spot, value: object) -> object:
+        if not isinstance(value, str):
+            at.wrong_type("a string", value, f"write {_choices(words)}")
+        elif value not in words:
+            hint = did_you_mean(value, words, '"{}"') or f"write {_choices(words)}"
+            at.wrong(Kind.CHOICE, value, "is none of its choices", hint)
+        return value
+
+    return check
+
+
+def _choices(words: Iterable[str]) -> str:
+    return " or ".join(f'"{word}"' for word in words)
+
+
+# --- numbers and arrays ------------------------------------------------------------------------------------------
+
+
+def integer(low: int, high: int, *words: str) -> Check:
+    """A check for an integer in a range, both ends included, or one of a few words."""
+    span = f"{low} or more" if high == MAX_INT else f"{low} to {high}" if low < high else f"{low}"
+    wanted = f"write {span}" + "".join(f' or "{word}"' for word in words)
+
+    def check(at: Spot, value: object) -> object:
+        if isinstance(value, int) and not isinstance(value, bool):
+            if not low <= value <= high:
+                at.wrong(Kind.RANGE, value, "is out of range", wanted)
+        elif isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
+            at.wrong_type("an integer", value, f"write {value} without quotes")
+        elif not isinstance(value, str) or not words:
+            at.wrong_type("an integer", value, wanted)
+        elif value not in words:
+            at.wrong(Kind.CHOICE, value, "is none of its choices", did_you_mean(value, words, '"{}"') or wanted)
+        return value
+
+    return check
+
+
+def array_of(check: Check, *, is_empty_allowed: bool = True) -> Check:
+    """A check for an array whose items all pass `check`; it gives a tuple."""
+
+    def check_array(at: Spot, value: object) -> object:
+        if not isinstance(value, list):
+            at.wrong_type("an array", value, f"write [{shown(value) or '…'}]")
+            return ()
+        if not value and not is_empty_allowed:
+            at.wrong(Kind.TEXT, value, "must not be empty", "write at least one item, or leave the key out")
+        return tuple(check(at.item(i), item) for i, item in enumerate(value))
+
+    return check_array
+
+
+def schema_version(at: Spot, value: object) -> object:
+    """The version of the file's format: 1."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 1:
+        at.wrong(Kind.NOT_YET, value, "is a format that this version cannot read", "install a newer supd, or write 1")
+        return value
+    return integer(1, 1)(at, value)

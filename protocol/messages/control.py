@@ -1,0 +1,243 @@
+"""supctl <-> supd, on the unix socket: one request a connection, then the replies to it.
+
+Both sides begin with a Greeting. A request is answered by frames of ControlReply; a Failure or an End is the last one.
+"""
+
+import enum
+from collections.abc import Callable
+
+import msgspec
+
+from protocol.messages import Message, decoder
+
+CONTROL_VERSION = 1
+"""Goes up when an old client could misread a new daemon, or the other way round."""
+
+
+class Greeting(Message, frozen=True):
+    """First frame of both sides. A version that differs ends the talk with one clear line (exit 69)."""
+
+    control_version: int
+    supd_version: str
+    node: str = ""  # the daemon's
+
+
+# --- what is shown -----------------------------------------------------------------------------------------------
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """One failure with all that followed from it."""
+
+    number: int  # 1, 2, 3 … in the run
+    generation: int
+    cause: str  # exit, signal, out-of-memory, spawn, runner-lost, finish-timeout
+    summary: str  # one line: "rank 3 on gpu-01 killed by SIGKILL (pid 4711), sender unknown"
+    node: str
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None  # SIGKILL, SIGSEGV, SIGRTMIN+3 …
+    core_dumped: bool = False
+    shell_code: int | None = None  # the code, or 128 + N for signal N
+    wall_s: float = 0.0
+    stderr_tail: tuple[bytes, ...] = ()
+    evidence: str = ""  # what the kernel says of it
+
+
+class EventRecord(Message, frozen=True):
+    """One line of `supctl events` (types and their details: docs/events.md)."""
+
+    id: int  # counts up over all runs of this supd; a follower resumes behind the last one it saw
+    wall_s: float
+    run: str
+    generation: int | None
+    kind: str  # noun.past
+    text: str
+    detail: dict[str, str | int | float | bool | None] = {}
+
+
+class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `supctl ps`."""
+
+    rank: int
+    node: str
+    local_rank: int
+    pid: int | None
+    state: str  # spawning, initializing, running, exited, killed, lost
+    exit_code: int | None = None
+    signal: str | None = None
+    shell_code: int | None = None
+    core_dumped: bool = False
+    stopped_by_supervisor: bool = False
+    ended_wall_s: float | None = None
+    ran_s: float | None = None
+    note: str = ""
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One run as it stands."""
+
+    run: str
+    job: str
+    state: str  # ux.md: pending, starting, running, restarting, stopping; final: succeeded, failed, stopped
+    phase: str  # the machine's word
+    is_final: bool
+    generation: int | None  # None: none yet
+    has_started: bool  # all ranks of generation 0 have started, ever
+    ranks_running: int
+    ranks: int | None  # None: not known before a node has offered itself
+    nodes: tuple[str, ...]
+    nnodes: int
+    user: str
+    submitted_wall_s: float
+    ended_wall_s: float | None
+    reason: str  # why it is in this state, where there is more to say than the state
+    waiting_for: str  # "" or what it waits for
+    wait_left_s: float | None  # of a wait that ends by itself
+    restarts_used: int
+    max_restarts: int
+    saved_step: int | None
+    incident: Incident | None  # the last one
+    rank_list: tuple[RankStatus, ...] = ()  # of the newest generation; only where asked for
+    logs_dir: str = ""
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+class Start(Message, frozen=True):
+    """Start a job. Repeating a `request_id` answers with the run that it made the first time."""
+
+    request_id: str
+    job_file: bytes
+    source: str
+    folder: str
+    python: str
+    env: dict[bytes, bytes]
+    limits: dict[str, int]
+    umask: int
+    check_only: bool = False  # validate on this node, start nothing
+
+
+class StopRun(Message, frozen=True):
+    """Stop a run gracefully (or every run, with `all_runs`)."""
+
+    run: str = ""
+    all_runs: bool = False
+    grace_s: float | None = None
+    now: bool = False
+
+
+class RestartRun(Message, frozen=True):
+    """End the generation and begin the next one; not charged to the budget."""
+
+    run: str
+    reason: str
+
+
+class GetStatus(Message, frozen=True):
+    """Runs as they stand: one (with its ranks where asked), or with `run` empty all of them."""
+
+    run: str = ""
+    with_ranks: bool = False
+
+
+class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which output is wanted."""
+
+    ranks: tuple[int, ...] | None = None  # None: rank 0, and the stderr of all
+    streams: tuple[str, ...] = ("out", "err")
+    generation: int | None = None  # -1: the one before the newest; None with `all_generations` False: the newest
+    all_generations: bool = False
+    tail_lines: int | None = 200  # a rank and stream; None: all
+
+
+class Watch(Message, frozen=True):
+    """A stream of what happens to a run: snapshots at each change, events, output."""
+
+    run: str
+    follow: bool
+    events: bool = False
+    after_event: int = -1
+    snapshots: bool = False
+    logs: LogSelection | None = None
+
+
+class LogPaths(Message, frozen=True):
+    """Where the output of a selection lies on this node."""
+
+    run: str
+    logs: LogSelection
+
+
+class Resolve(Message, frozen=True):
+    """Which run a user's word means: NAME, NAME@HEX, or "" for the only active one, else the newest."""
+
+    word: str
+
+
+Request = Start | StopRun | RestartRun | GetStatus | Watch | LogPaths | Resolve
+
+# --- replies -----------------------------------------------------------------------------------------------------
+
+
+class Failure(Message, frozen=True):
+    """The request failed; the last frame."""
+
+    code: str
+    message: str
+    hint: str = ""
+    exit_code: int = 1
+
+
+class Done(Message, frozen=True):
+    """The request was accepted or carried out; the last frame of a request without other data."""
+
+    run: str = ""
+    runs: tuple[str, ...] = ()
+    ranks_per_node: str = ""  # as written in the job file
+    notes: tuple[str, ...] = ()  # what is worth telling: the interpreter, the folder
+
+
+class Statuses(Message, frozen=True):
+    """The answer to GetStatus; also one snapshot of a Watch."""
+
+    runs: tuple[RunStatus, ...]
+
+
+class LogChunk(Message, frozen=True):
+    """Bytes of one rank's stream, as written. Whole lines, but for the last bytes of a stream that ended
+    (or waits) in the middle of one, and for a line over 64 KiB, which comes in pieces."""
+
+    generation: int
+    node: str
+    rank: int
+    stream: str  # out, err
+    data: bytes
+
+
+class Paths(Message, frozen=True):
+    """The answer to LogPaths."""
+
+    paths: tuple[str, ...]
+
+
+class End(Message, frozen=True):
+    """A Watch is over: everything selected has been sent (and, following, the run has ended)."""
+
+
+ControlReply = Failure | Done | Statuses | EventRecord | LogChunk | Paths | End
+
+
+class Outcome(enum.StrEnum):
+    """The final states of a run."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+decode_greeting: Callable[[bytes], Greeting] = decoder(Greeting)
+decode_request: Callable[[bytes], Request] = decoder(Request)
+decode_reply: Callable[[bytes], ControlReply] = decoder(ControlReply)

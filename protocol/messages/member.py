@@ -1,0 +1,165 @@
+"""Runner <-> coordinator: renewals that carry the whole state, answers that carry the whole order.
+
+The link is level-triggered: a renewal says everything the runner knows of its part, an answer
+everything it is to do. A lost, doubled or late message is mended by the next one; there is no
+acknowledgement and no "already told" (docs/protocol.md, "Renewals and answers").
+"""
+
+import enum
+from collections.abc import Callable
+
+import msgspec
+
+from protocol.ids import NO_GENERATION
+from protocol.job import Job
+from protocol.messages import Message, decoder
+
+
+class Part(enum.StrEnum):
+    """What a runner's part of its generation is doing."""
+
+    IDLE = "idle"  # has launched nothing
+    LAUNCHING = "launching"  # is spawning its ranks
+    LAUNCHED = "launched"  # its ranks are spawned, not all have started
+    RUNNING = "running"  # its ranks have started
+    STOPPING = "stopping"  # ending them: ordered to, or because one of them failed
+    STOPPED = "stopped"  # the whole tree was seen gone
+    FINISHED = "finished"  # every rank ended with 0, and the whole tree was seen gone
+
+
+class RankExit(msgspec.Struct, frozen=True, kw_only=True):
+    """How the main process of a rank ended. Exactly one of `code` and `signal` is set."""
+
+    code: int | None = None
+    signal: int | None = None
+    core_dumped: bool = False
+    order: int  # 0, 1, 2 … in the order in which this runner saw its ranks end
+    wall_s: float  # seconds since 1970, for people only
+    ran_s: float
+    stopped_by_us: bool  # it ended after we had begun to stop it: never a failure of its own
+    oom: str = ""  # what the kernel's memory controller says, where it says that this was its doing
+    stderr_tail: tuple[bytes, ...] = ()  # its last lines, at most 20 of at most 2000 bytes
+
+    @property
+    def failed(self) -> bool:
+        """Whether this counts as a failure of the rank."""
+        return not self.stopped_by_us and self.code != 0
+
+
+class RankReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of the runner's part."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    started: bool  # wrote something, ended with 0, or lived for `restart.start_after`
+    exit: RankExit | None = None
+
+
+class SpawnFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that could not be spawned."""
+
+    rank: int
+    path: str  # what could not be executed, opened or entered
+    reason: str
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What this runner's node can give to the next generation."""
+
+    slots: int  # ranks it would run, by `topology.nproc_per_node`; 0 with a `problem`
+    address: str  # where the other nodes reach it
+    port: int  # free there a moment ago, and not the last generation's
+    problem: str = ""  # why it can run none
+
+
+class Renewal(Message, frozen=True):
+    """A runner's numbered report of its whole state."""
+
+    number: int  # counts up in one incarnation
+    generation: int = NO_GENERATION
+    part: Part = Part.IDLE
+    ranks: tuple[RankReport, ...] = ()
+    spawn_failure: SpawnFailure | None = None
+    stuck_pids: tuple[int, ...] = ()  # killed 5 s ago and still waiting for the kernel
+    saved_step: int | None = None  # by `checkpoint.marker`
+    offer: Offer | None = None  # None while it runs something
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's own part of a generation; persisted before it is sent, sent again unchanged."""
+
+    generation: int
+    node_rank: int
+    nnodes: int
+    first_rank: int
+    nproc: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    restart_reason: str = ""  # "" for generation 0; else one line, for SUPD_RESTART_REASON
+
+
+class Run(Message, frozen=True):
+    """Order: run this generation (or go on with it)."""
+
+    assignment: Assignment
+
+
+class Stop(Message, frozen=True):
+    """Order: end everything up to `generation`; also the answer to a past generation."""
+
+    generation: int
+    grace_s: float | None = None  # None: the job's
+    now: bool = False  # no pre-signal, no grace
+
+
+class Wait(Message, frozen=True):
+    """Order: nothing to do yet."""
+
+
+class Release(Message, frozen=True):
+    """Order: the run is over; stop whatever there is, and end."""
+
+
+Order = Run | Stop | Wait | Release
+
+
+class Answer(Message, frozen=True):
+    """The coordinator's whole order for one runner."""
+
+    number: int  # of the newest renewal heard from it; an answer may be pushed before the next one
+    epoch: int  # start count of the coordinator
+    order: Order
+
+
+class Welcome(Message, frozen=True):
+    """The coordinator's first message to a runner: which version they speak, and the job itself."""
+
+    version: int
+    epoch: int
+    job: Job
+
+
+class Rejected(Message, frozen=True):
+    """The coordinator's only message to a runner it will not talk to."""
+
+    reason: str
+    is_final: bool  # True: this run is over or unknown here, so the runner ends; False: try again later
+
+
+class Hello(Message, frozen=True):
+    """A runner's first message. What it says here is its identity for as long as the connection lives."""
+
+    versions: tuple[int, ...]
+    fleet: str
+    node: str
+    run: str
+    incarnation: str
+
+
+ToCoordinator = Hello | Renewal
+ToRunner = Welcome | Rejected | Answer
+
+decode_to_coordinator: Callable[[bytes], ToCoordinator] = decoder(ToCoordinator)
+decode_to_runner: Callable[[bytes], ToRunner] = decoder(ToRunner)

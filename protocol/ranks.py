@@ -1,0 +1,194 @@
+"""From a job, an assignment and a rank to what is executed: command, environment, folder. Pure functions.
+
+The worker's environment follows torchrun's contract (torch 2.13.0, torch.distributed.elastic); what is ours
+begins with SUPD_. Layers, later ones win: what is inherited, what supd sets, [run] env_file, [run] env.
+"""
+
+import fnmatch
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protocol.ids import job_name
+from protocol.job import Job, JobSpec
+from protocol.messages.member import Assignment
+
+Environment = dict[bytes, bytes]
+
+NOT_INHERITED = ("SSH_*", "DISPLAY", "XDG_*", "TERM*", "SUPD_*", "PWD", "OLDPWD")
+"""Of the submitter's environment: what belongs to a terminal or a login, or is ours."""
+
+_TEMPLATE = re.compile(r"\{\{|\$\$|\{(job|run|gen|node|rank|local_rank)\}|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One rank's place, with what its node adds."""
+
+    node: str
+    local_rank: int
+    incarnation: str  # of the runner: the marker by which leftovers are found
+    error_file: str  # for `@record` of torch.distributed.elastic
+    device: str | None = None  # CUDA_VISIBLE_DEVICES of this rank; None: leave it as it is
+    cpus: int = 1  # of the node, for `omp_num_threads = "auto"`
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is executed for one rank."""
+
+    argv: tuple[str, ...]  # text that was not UTF-8 is carried by surrogates (PEP 383)
+    env: Environment
+    cwd: str
+
+
+def expand(text: str, names: Mapping[str, str], env: Mapping[bytes, bytes]) -> str:
+    """Fill in `{job} {run} {gen} {node} {rank} {local_rank}` and `${NAME}` of a variable that is set.
+
+    Anything else in braces is left as it is; `{{` and `$$` give one.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        if match[1] is not None:
+            return names[match[1]]
+        if match[2] is not None:
+            value = env.get(match[2].encode())
+            return match[0] if value is None else value.decode(errors="surrogateescape")
+        return match[0][0]
+
+    return _TEMPLATE.sub(fill, text)
+
+
+def inherited(job: Job, daemon_env: Mapping[bytes, bytes]) -> Environment:
+    """The environment a worker starts from, by [run] inherit_env."""
+    wanted = job.spec.run.inherit_env
+    if wanted == "none":
+        return {}
+    source = daemon_env if wanted == "daemon" else job.submitter.env
+    globs = ("*",) if isinstance(wanted, str) else wanted
+    return {
+        name: value
+        for name, value in source.items()
+        if _matches(name, globs) and not _matches(name, NOT_INHERITED if wanted != "daemon" else ("SUPD_*",))
+    }
+
+
+def _matches(name: bytes, globs: tuple[str, ...]) -> bool:
+    text = name.decode(errors="surrogateescape")
+    return any(fnmatch.fnmatchcase(text, glob) for glob in globs)
+
+
+def command(
+    job: Job, assignment: Assignment, seat: Seat, daemon_env: Mapping[bytes, bytes], env_file: Mapping[str, str]
+) -> Command:
+    """What one rank executes, and where."""
+    names = _names(job, assignment, seat)
+    base = inherited(job, daemon_env)
+    env = {**base, **_contract(job, assignment, seat, base)}
+    added = {name: value.encode(errors="surrogateescape") for name, value in env_file.items()}
+    own = {name: expand(value, names, env).encode(errors="surrogateescape") for name, value in job.spec.run.env.items()}
+    env |= {name.encode(): value for name, value in (added | own).items()}
+    run = job.spec.run
+    workdir = posixpath.join(job.submitter.folder, expand(run.workdir, names, env))
+    args = tuple(expand(arg, names, env) for arg in run.args)
+    return Command((*_program(job.spec, job.submitter.folder, job.submitter.python), *args), env, workdir)
+
+
+def interpreter(spec: JobSpec, folder: str, submitters: str) -> str:
+    """The Python of a script or module: [run] python (a path is relative to the job file), else the submitter's."""
+    named = spec.run.python
+    return posixpath.join(folder, named) if "/" in named else named or submitters
+
+
+def _program(spec: JobSpec, folder: str, submitters_python: str) -> tuple[str, ...]:
+    if spec.run.command:
+        return spec.run.command
+    python = interpreter(spec, folder, submitters_python)
+    if spec.run.module:
+        return (python, "-m", spec.run.module)
+    return (python, posixpath.join(folder, spec.run.script))
+
+
+def _names(job: Job, assignment: Assignment, seat: Seat) -> dict[str, str]:
+    return {
+        "job": job.spec.name,
+        "run": job.run,
+        "gen": str(assignment.generation),
+        "node": seat.node,
+        "rank": str(assignment.first_rank + seat.local_rank),
+        "local_rank": str(seat.local_rank),
+    }
+
+
+def _contract(job: Job, assignment: Assignment, seat: Seat, base: Mapping[bytes, bytes]) -> Environment:
+    """What supd sets: torchrun's variables and ours."""
+    spec = job.spec
+    rank = assignment.first_rank + seat.local_rank
+    virtual = spec.devices.visibility == "virtual"
+    values: dict[str, str | int] = {
+        "RANK": rank,
+        "LOCAL_RANK": 0 if virtual else seat.local_rank,
+        "WORLD_SIZE": assignment.world_size,
+        "LOCAL_WORLD_SIZE": assignment.nproc,
+        "GROUP_RANK": assignment.node_rank,
+        "GROUP_WORLD_SIZE": assignment.nnodes,
+        "ROLE_NAME": spec.topology.role,
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": assignment.world_size,
+        "MASTER_ADDR": assignment.master_addr,
+        "MASTER_PORT": assignment.master_port,
+        # The generation, equal on all ranks. (torchrun's own value is one agent's count of used restarts.)
+        "TORCHELASTIC_RESTART_COUNT": assignment.generation,
+        "TORCHELASTIC_MAX_RESTARTS": spec.restart.max_restarts,
+        "TORCHELASTIC_RUN_ID": job.run,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": seat.error_file,
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "SUPD_JOB": job_name(job.run),  # type: ignore[arg-type]
+        "SUPD_RUN": job.run,
+        "SUPD_GENERATION": assignment.generation,
+        "SUPD_NODE": seat.node,
+        "SUPD_RESTART_REASON": assignment.restart_reason,
+        "SUPD_RUNNER": seat.incarnation,
+    }
+    # Defaults a user's own value wins over.
+    defaults = {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "PYTHONUNBUFFERED": "1",  # lines appear when they are printed, and those before a crash are there
+        "PYTHONFAULTHANDLER": "1",  # a fatal signal leaves Python's stacks on stderr
+    }
+    values |= {name: value for name, value in defaults.items() if name.encode() not in base}
+    omp = spec.devices.omp_num_threads
+    if omp == "auto":
+        values["OMP_NUM_THREADS"] = max(1, seat.cpus // assignment.nproc)
+    elif isinstance(omp, int):
+        values["OMP_NUM_THREADS"] = omp
+    elif not omp and assignment.nproc > 1 and b"OMP_NUM_THREADS" not in base:
+        values["OMP_NUM_THREADS"] = 1
+    if seat.device is not None:
+        values["CUDA_VISIBLE_DEVICES"] = seat.device
+    return {name.encode(): str(value).encode(errors="surrogateescape") for name, value in values.items()}
+
+
+def parse_env_file(text: str) -> tuple[dict[str, str], list[str]]:
+    """The variables of an env file, and what is wrong with it (one line each, with line numbers).
+
+    A line is `NAME=VALUE`, blank, or a `#` comment; `export ` in front and one pair of quotes around the
+    value are taken off; nothing is expanded.
+    """
+    values: dict[str, str] = {}
+    problems: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.removeprefix("export ").partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            problems.append(f"line {number}: not NAME=VALUE: {line[:60]!r}")
+            continue
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        values[name] = value
+    return values, problems

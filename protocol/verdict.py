@@ -1,0 +1,94 @@
+"""From the exits of one generation to its incident: who was first, how it ended, what speaks for it."""
+
+from protocol.messages.control import Incident
+from protocol.messages.member import RankExit, RankReport, Renewal
+from protocol.signals import shell_code, signal_name
+
+SIGKILL = 9
+
+
+def how(exit: RankExit) -> str:
+    """`killed by SIGKILL, sender unknown`, `exited with code 3` …: what is known, no guess."""
+    if exit.oom:
+        return f"killed by SIGKILL, out of memory ({exit.oom})"
+    if exit.signal is None:
+        return f"exited with code {exit.code}"
+    core = " (core dumped)" if exit.core_dumped else ""
+    sender = ", sender unknown" if exit.signal == SIGKILL else ""
+    return f"killed by {signal_name(exit.signal)}{core}{sender}"
+
+
+def first_failure(renewal: Renewal) -> RankReport | None:
+    """The rank of this runner that failed first, in the order in which the runner saw them end."""
+    failed = [r for r in renewal.ranks if r.exit is not None and r.exit.failed]
+    return min(failed, key=lambda r: r.exit.order if r.exit else 0, default=None)
+
+
+def incident(number: int, node: str, renewal: Renewal) -> Incident | None:
+    """The incident a runner's report holds; None where nothing in it has failed.
+
+    A rank that could not be spawned comes before any exit: peers that waited for it are its victims.
+    """
+    failure = renewal.spawn_failure
+    if failure is not None:
+        return Incident(
+            number=number,
+            generation=renewal.generation,
+            cause="spawn",
+            summary=f"rank {failure.rank} on {node} could not be spawned: {failure.path}: {failure.reason}",
+            node=node,
+            rank=failure.rank,
+        )
+    report = first_failure(renewal)
+    if report is None or report.exit is None:
+        return None
+    exit = report.exit
+    return Incident(
+        number=number,
+        generation=renewal.generation,
+        cause="out-of-memory" if exit.oom else "exit" if exit.signal is None else "signal",
+        summary=f"rank {report.rank} on {node} (pid {report.pid}) {how(exit)}",
+        node=node,
+        rank=report.rank,
+        local_rank=report.local_rank,
+        pid=report.pid,
+        exit_code=exit.code,
+        signal=None if exit.signal is None else signal_name(exit.signal),
+        core_dumped=exit.core_dumped,
+        shell_code=shell_code(exit.code, exit.signal),
+        wall_s=exit.wall_s,
+        stderr_tail=exit.stderr_tail,
+        evidence=exit.oom,
+    )
+
+
+def runner_lost(number: int, generation: int, node: str, why: str) -> Incident:
+    """The incident of a runner that went away with its ranks."""
+    return Incident(
+        number=number, generation=generation, cause="runner-lost", summary=f"the runner on {node} {why}", node=node
+    )
+
+
+def unfinished(number: int, generation: int, node: str, ranks: tuple[int, ...], limit_s: float) -> Incident:
+    """The incident of ranks that did not finish when others had."""
+    return Incident(
+        number=number,
+        generation=generation,
+        cause="finish-timeout",
+        summary=f"{rank_list(ranks)} had not ended {limit_s:g} s after the first rank had (stop.finish_timeout)",
+        node=node,
+        rank=ranks[0] if ranks else None,
+    )
+
+
+def rank_list(ranks: tuple[int, ...]) -> str:
+    """`rank 3`, `ranks 0-2, 5`: consecutive numbers as ranges, at most eight pieces."""
+    pieces: list[list[int]] = []
+    for rank in sorted(ranks):
+        if pieces and rank == pieces[-1][1] + 1:
+            pieces[-1][1] = rank
+        else:
+            pieces.append([rank, rank])
+    text = ", ".join(f"{a}-{b}" if a != b else f"{a}" for a, b in pieces[:8])
+    more = f" and {len(pieces) - 8} more" if len(pieces) > 8 else ""
+    return f"rank{'s' if len(ranks) != 1 else ''} {text}{more}"

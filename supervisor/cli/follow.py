@@ -1,0 +1,104 @@
+"""Looking on at one run until something is so, never silently: a wait over 2 s says what it waits for."""
+
+from collections.abc import Callable
+
+from protocol.messages.control import End, Outcome, RunStatus, Statuses, Watch
+from supervisor.cli.client import ConnectionLost
+from supervisor.cli.context import Context, Detached
+from supervisor.cli.exit_code import ExitCode
+from supervisor.cli.render import incident_block, span
+from supervisor.cli.screen import Screen
+from supervisor.shell.clock import boot_s
+
+TICK_S = 1.0
+SILENT_S = 2.0
+"""Nothing changed for this long: say what is waited for."""
+
+
+class WaitLine:
+    """What a run waits for: one line in place on a terminal, elsewhere a line a change."""
+
+    def __init__(self, screen: Screen, fallback: Callable[[RunStatus], str] = lambda _run: "") -> None:
+        self._screen = screen
+        self._fallback = fallback
+        self._seen: tuple[object, ...] = ()
+        self._since_s = boot_s()
+        self._told = ""
+
+    def show(self, run: RunStatus) -> None:
+        """Called at every snapshot and every tick."""
+        now_s = boot_s()
+        seen = (run.state, run.phase, run.generation, run.ranks_running)
+        if seen != self._seen:
+            self._seen, self._since_s = seen, now_s
+        waited_s = now_s - self._since_s
+        what = run.waiting_for or self._fallback(run)
+        if not what or waited_s < SILENT_S:
+            return
+        left = "" if run.wait_left_s is None else f", {span(run.wait_left_s)} left"
+        if self._screen.err.is_tty:
+            self._screen.redraw(f"… waiting for {what} ({span(waited_s)}{left})")
+        elif what != self._told:
+            self._told = what
+            self._screen.tell(f"… waiting for {what}{left}")
+
+
+def follow(
+    context: Context,
+    run: str,
+    is_done: Callable[[RunStatus], bool],
+    *,
+    on_change: Callable[[RunStatus], None] = lambda _run: None,
+    wait_line: WaitLine | None = None,
+    deadline_s: float | None = None,
+    after_interrupt: str = "",
+) -> RunStatus | None:
+    """The first snapshot of `run` that is final or for which `is_done`; None where `deadline_s` came first.
+
+    Raises Detached on Ctrl-C.
+    """
+    wait_line = wait_line or WaitLine(context.screen)
+    status: RunStatus | None = None
+    request = Watch(run=run, follow=True, snapshots=True)
+    try:
+        for reply in context.client.stream(request, TICK_S):
+            match reply:
+                case Statuses(runs=[status, *_]):
+                    on_change(status)
+                    if status.is_final or is_done(status):
+                        return status
+                case End():
+                    raise ConnectionLost(context.client.address)  # supd is ending; the run is not
+                case _:
+                    pass
+            if deadline_s is not None and boot_s() >= deadline_s:
+                return None
+            if status is not None:
+                wait_line.show(status)
+    except KeyboardInterrupt:
+        raise Detached(after_interrupt) from None
+    raise AssertionError("a stream of replies ends by raising")
+
+
+def outcome_code(run: RunStatus) -> ExitCode:
+    """What a command ends with that was there for the outcome of `run`."""
+    match run.state:
+        case Outcome.SUCCEEDED:
+            return ExitCode.OK
+        case Outcome.STOPPED:
+            return ExitCode.JOB_STOPPED
+        case _:
+            return ExitCode.JOB_FAILED
+
+
+def tell_outcome(screen: Screen, run: RunStatus) -> None:
+    """How a run ended: who died and how, if it failed, and where to look."""
+    code = outcome_code(run)
+    mark = screen.err.paint("✓", "green") if code is ExitCode.OK else screen.err.paint("✗", "red")
+    reason = f": {run.reason}" if run.reason else ""
+    screen.tell(f"{mark} {run.run} {run.state}{reason}")
+    if code is ExitCode.JOB_FAILED and run.incident is not None:
+        for line in incident_block(run.incident, screen.err):
+            screen.tell(line)
+    if code is not ExitCode.OK:
+        screen.next_step(f"supctl status {run.run}")

@@ -1,0 +1,46 @@
+"""End the generation of a run and begin the next one; not charged to the restart budget.
+
+Ends with 0 when the next generation runs, 4 or 5 if the run ended instead.
+"""
+
+import argparse
+
+from protocol.messages.control import Done, RestartRun, RunStatus
+from supervisor.cli.arguments import add_job
+from supervisor.cli.context import Context
+from supervisor.cli.exit_code import ExitCode
+from supervisor.cli.follow import follow, outcome_code, tell_outcome
+from supervisor.cli.render import ranks_of, span
+from supervisor.shell.clock import boot_s
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`supctl restart`'s own arguments."""
+    add_job(parser)
+    parser.add_argument("--reason", metavar="TEXT", default="", help="shown in events, and to the workers")
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Restart, then look on until the next generation runs."""
+    screen = context.screen
+    name = context.client.resolve(arguments.job)
+    before = context.client.status(name).generation
+    context.client.ask(RestartRun(run=name, reason=arguments.reason), Done)
+    screen.tell(f"restarting {name}" + ("" if before is None else f": generation {before} ends"))
+    began_s = boot_s()
+
+    def is_next(status: RunStatus) -> bool:
+        is_newer = status.generation is not None and (before is None or status.generation > before)
+        return is_newer and status.state == "running"
+
+    status = follow(context, name, is_next, after_interrupt=f"detached; {name} keeps restarting")
+    assert status is not None, "only a deadline gives no status"
+    if status.is_final:
+        tell_outcome(screen, status)
+        return outcome_code(status) or ExitCode.OK
+    mark = screen.err.paint("✓", "green")
+    took = span(boot_s() - began_s)
+    screen.tell(f"{mark} generation {status.generation} runs   {ranks_of(status)} ranks   {took}")
+    if screen.is_quiet:
+        screen.print(name)
+    return ExitCode.OK

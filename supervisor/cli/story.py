@@ -1,0 +1,99 @@
+"""The log view: many ranks' lines under their prefixes, with what the supervisor did in between."""
+
+from collections.abc import Callable
+
+from protocol.messages.control import ControlReply, EventRecord, LogChunk, RunStatus, Statuses
+from supervisor.cli.log_lines import LineJoiner, Source, clean, safe
+from supervisor.cli.render import incident_block
+from supervisor.cli.screen import Screen
+
+RANK_STYLES = ("cyan", "green", "magenta", "blue", "yellow")
+
+
+class Story:
+    """Prints the replies of a Watch as they come.
+
+    `wants_event` chooses the supervisor's lines. Incidents numbered above `incidents_after` are told in full when
+    they happen; None tells none.
+    """
+
+    def __init__(
+        self,
+        screen: Screen,
+        wants_event: Callable[[EventRecord], bool],
+        *,
+        incidents_after: int | None,
+        has_prefix: bool = True,
+    ) -> None:
+        self.run: RunStatus | None = None
+        self._screen = screen
+        self._wants_event = wants_event
+        self._incidents_after = incidents_after
+        self._has_prefix = has_prefix
+        self._joiner = LineJoiner()
+        self._generation: int | None = None
+        self._label_columns = 0
+
+    def take(self, reply: ControlReply) -> None:
+        """Print what there is to print of one reply."""
+        match reply:
+            case Statuses(runs=[run, *_]):
+                self._take_status(run)
+            case EventRecord():
+                if self._has_prefix and self._wants_event(reply):
+                    self._sup(safe(reply.text))
+            case LogChunk():
+                self._begin(reply.generation)
+                self._print(*self._joiner.feed(reply))
+            case _:
+                pass
+
+    def finish(self) -> None:
+        """No more output comes: print what has no newline."""
+        for source, lines in self._joiner.finish():
+            self._print(source, lines)
+
+    def rule(self, text: str) -> None:
+        """A line across the stream."""
+        if self._has_prefix:
+            self._screen.print(self._screen.out.paint(f"── {text} ──", "dim"))
+
+    def _begin(self, generation: int) -> None:
+        if generation == self._generation:
+            return
+        for source, lines in self._joiner.finish(before=generation):
+            self._print(source, lines)
+        self._generation = generation
+        ranks = self.run.ranks if self.run is not None and self.run.generation == generation else None
+        self.rule(f"generation {generation}" + ("" if ranks is None else f" · {ranks} rank{'s' * (ranks != 1)}"))
+
+    def _print(self, source: Source, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        if not self._has_prefix:
+            self._screen.print_bytes(b"\n".join([*lines, b""]))
+            return
+        out = self._screen.out
+        label = f"{source.node}:{source.rank}" if self._shows_nodes() else str(source.rank)
+        label = out.paint(label.ljust(self._label_columns), RANK_STYLES[source.rank % len(RANK_STYLES)])
+        bar = "│" if source.stream == "out" else out.paint("┃", "red")
+        self._screen.print(*(f"{label} {bar} {clean(line, out.has_colour)}" for line in lines))
+
+    def _shows_nodes(self) -> bool:
+        return self.run is None or self.run.nnodes > 1
+
+    def _sup(self, text: str) -> None:
+        self._screen.print(f"{self._screen.out.paint('sup'.rjust(self._label_columns), 'dim')} │ {text}")
+
+    def _take_status(self, run: RunStatus) -> None:
+        self.run = run
+        if run.ranks is not None:
+            nodes = [f"{node}:" for node in run.nodes] if run.nnodes > 1 else [""]
+            longest = max((len(node) for node in nodes), default=0)
+            self._label_columns = max(self._label_columns, longest + len(str(run.ranks - 1)))
+        if self._incidents_after is None or run.incident is None or run.incident.number <= self._incidents_after:
+            return
+        self._incidents_after = run.incident.number
+        for line in [f"incident #{run.incident.number}", *incident_block(run.incident, self._screen.out)]:
+            if self._has_prefix:
+                self._sup(line)

@@ -1,0 +1,47 @@
+"""The version of this supctl, and of the supd that answers."""
+
+import argparse
+
+from protocol.messages.control import CONTROL_VERSION
+from supervisor.cli.arguments import add_json
+from supervisor.cli.client import Unavailable
+from supervisor.cli.context import Context
+from supervisor.cli.exit_code import ExitCode
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`supctl version`'s own arguments."""
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Print both versions; a supd that does not answer is said, and is no failure of this command."""
+    from importlib.metadata import version
+
+    screen = context.screen
+    client = version("supd")
+    warnings = []
+    daemon = None
+    try:
+        daemon = context.client.greet()
+    except Unavailable as exc:
+        warnings.append(str(exc))
+    if daemon is not None and daemon.control_version != CONTROL_VERSION:
+        warnings.append(
+            f"they do not understand each other: control versions {CONTROL_VERSION} and {daemon.control_version}"
+        )
+    if arguments.json:
+        from supervisor.cli import documents
+
+        theirs = daemon and {
+            "version": daemon.supd_version,
+            "control_version": daemon.control_version,
+            "node": daemon.node or None,
+        }
+        ours = {"version": client, "control_version": CONTROL_VERSION}
+        screen.print(documents.document("version", {"client": ours, "daemon": theirs}, warnings))
+        return ExitCode.OK
+    screen.print(f"supctl {client}", f"supd   {daemon.supd_version if daemon else '-'}")
+    for warning in warnings:
+        screen.tell(warning)
+    return ExitCode.OK

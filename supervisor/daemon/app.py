@@ -1,0 +1,186 @@
+"""`supd`: the node daemon."""
+
+import argparse
+import asyncio
+import fcntl
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from protocol.errors import Refused, SupdError
+from supervisor.daemon.control import Control
+from supervisor.daemon.jobs import Jobs
+from supervisor.daemon.journal import Journal
+from supervisor.daemon.members import Members
+from supervisor.daemon.runners import Runners
+from supervisor.shell.config import Config, load_config
+from supervisor.shell.files import write_whole
+from supervisor.shell.log_setup import set_up_log
+from supervisor.shell.paths import default_control_path, ensure_private_dir
+from supervisor.shell.tls import ensure_credential, server_context
+
+log = structlog.get_logger()
+
+NEXT_PORTS = 100
+"""How many ports above the default one are tried, where nobody asked for it."""
+
+
+class Stopped(Exception):
+    """Somebody asked supd to end."""
+
+
+async def serve(config: Config) -> None:
+    """Run until SIGTERM or SIGINT. Runs live on; the next supd finds them."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    coordinator_file = config.state_dir / "coordinator"
+    journal = Journal(config.state_dir / "journal.db")
+    try:
+        jobs = Jobs(journal, config.node, config.logs_dir, await journal.next_epoch())
+        runners = Runners(
+            config, journal, coordinator_file, on_gone=jobs.on_runner_gone, on_failed=jobs.on_runner_failed
+        )
+        jobs.use(runners)
+        stored, serving = await journal.runs(), await runners.load()
+        members = Members(jobs, config.fleet, config.node)
+        control = Control(jobs, journal, config.node)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(runners.run(), name="runners")
+            group.create_task(jobs.run(stored, serving), name="jobs")
+            await asyncio.sleep(0)  # every run is known before the first runner is heard
+            server = await _listen(members, config)
+            host, port = server.sockets[0].getsockname()[:2]
+            await asyncio.to_thread(write_whole, coordinator_file, f"{host}:{port}\n".encode())
+            group.create_task(control.run(config.control, lambda: _say_ready(config, f"{host}:{port}")), name="control")
+            await stop.wait()
+            log.info("supd_stopped", active_runs=len(jobs.active()))
+            server.close()
+            members.close()
+            raise Stopped
+    except* Stopped:
+        pass
+    finally:
+        journal.close()
+
+
+async def _listen(members: Members, config: Config) -> asyncio.Server:
+    host, port = config.peer
+    tls = server_context(config.credential)
+    last = port + NEXT_PORTS if config.peer_is_default else port
+    while True:
+        try:
+            return await members.listen(host, port, tls)
+        except OSError as exc:
+            if port >= last:
+                raise Refused(
+                    "F030",
+                    f"cannot listen on {host}:{port}: {os.strerror(exc.errno or 0)}",
+                    hint="free it, or set [listen] peer in supd.toml (port 0: any that is free)",
+                ) from exc
+            port += 1
+
+
+def _say_ready(config: Config, peer: str) -> None:
+    log.info("supd_ready", node=config.node, control=str(config.control), peer=peer, state=str(config.state_dir))
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:  # sd_notify(3); an abstract socket's name begins with @
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            try:
+                notify.connect("\0" + address[1:] if address.startswith("@") else address)
+                notify.send(b"READY=1\nSTATUS=ready")
+            except OSError as exc:
+                log.warning("notify_failed", error=repr(exc))
+
+
+def _prepare(config: Config) -> int:
+    """Folders, lock, credential, limits; returns the descriptor that holds the state folder's lock."""
+    ensure_private_dir(config.state_dir)
+    usual = config.control == default_control_path(os.environ, os.getuid())
+    if usual or not config.control.parent.is_dir():  # a folder the user names may be open: the socket is 0600
+        ensure_private_dir(config.control.parent)
+    config.logs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(config.state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Refused(
+            "F031",
+            f"another supd uses {config.state_dir}",
+            hint="talk to it with supctl, or give this one its own [state] dir and [listen] control",
+        ) from None
+    ensure_credential(config.credential)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return lock
+
+
+def _shed_inheritance() -> None:
+    """A parent may have left us with ignored or blocked signals, which every process below would inherit."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP, signal.SIGINT}:
+        signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup's wish is kept
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="supd", description="The node daemon of supd. It is spoken to with supctl.")
+    parser.add_argument("--version", action="version", version=f"supd {metadata.version('supd')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run in the foreground; SIGTERM ends it and leaves runs alive")
+    run.add_argument("--config", type=Path, metavar="FILE", help="supd.toml (conf/supd.toml lists every key)")
+    run.add_argument("--dev", action="store_true", help="loopback, any free port, state in a new temporary folder")
+    return parser
+
+
+def main() -> None:
+    """The command `supd`."""
+    args = _parser().parse_args()
+    _shed_inheritance()
+    try:
+        dev_dir = Path(tempfile.mkdtemp(prefix="supd-dev-")) if args.dev else None
+        config = load_config(args.config, os.environ, dev_dir=dev_dir)
+        set_up_log(config.log_level, config.log_format)
+        lock = _prepare(config)
+        if dev_dir is not None:
+            print(f"export SUPD_ADDR={config.control}", file=sys.stderr, flush=True)  # noqa: T201  # for the user
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(config))
+        os.close(lock)
+    except SupdError as exc:
+        sys.exit(_complain(exc))
+    except BaseExceptionGroup as group:
+        refusals = group.subgroup(SupdError)
+        if refusals is None:
+            raise
+        sys.exit(_complain(next(_leaves(refusals))))
+
+
+def _leaves(group: BaseExceptionGroup[SupdError]) -> Iterator[SupdError]:
+    for exc in group.exceptions:
+        if isinstance(exc, BaseExceptionGroup):
+            yield from _leaves(exc)
+        else:
+            yield exc
+
+
+def _complain(exc: SupdError) -> int:
+    hint = f"\n→ {exc.hint}" if exc.hint else ""
+    sys.stderr.write(f"supd: error[{exc.code}]: {exc}{hint}\n")
+    return exc.exit_code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""The coordinator's shell: one machine a run, with the journal behind it and runners and watchers around it."""
+
+import asyncio
+import random
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from protocol import coordinator as c
+from protocol.errors import Refused
+from protocol.ids import RunId, job_name
+from protocol.job import Job, JobSpec, Submitter
+from protocol.messages import encode
+from protocol.messages.control import EventRecord, RunStatus
+from protocol.messages.member import Renewal
+from protocol.messages.runner import Record
+from protocol.view import run_status
+from supervisor.daemon.journal import Journal, StoredRun
+from supervisor.daemon.runners import Runners
+from supervisor.shell.channel import Channel
+from supervisor.shell.clock import boot_s, wall_s
+from supervisor.shell.driver import Driver
+
+log = structlog.get_logger()
+
+
+@dataclass
+class Run:
+    """One run: its job, its machine, who serves it, and when it was what."""
+
+    job: Job
+    machine: c.Coordinator
+    driver: Driver[c.Event, c.Effect]
+    submitted_wall_s: float
+    ended_wall_s: float | None
+    channels: dict[str, Channel] = field(default_factory=dict)  # by the runner's incarnation
+    is_settled: bool = False  # final, and the journal has it
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return job_name(RunId(self.job.run))
+
+
+class Changes:
+    """A bell for everyone who shows what runs are doing."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Event] = set()
+
+    def ring(self) -> None:
+        """Something has changed."""
+        for waiter in self._waiters:
+            waiter.set()
+
+    def listen(self) -> asyncio.Event:
+        """An event that is set at every ring from now on; give it back with `leave`."""
+        waiter = asyncio.Event()
+        self._waiters.add(waiter)
+        return waiter
+
+    def leave(self, waiter: asyncio.Event) -> None:
+        """Stop listening."""
+        self._waiters.discard(waiter)
+
+
+class Jobs:
+    """Every run of this coordinator."""
+
+    def __init__(self, journal: Journal, node: str, logs_dir: Path, epoch: int) -> None:
+        self._journal = journal
+        self._node = node
+        self._logs_dir = logs_dir
+        self.epoch = epoch
+        self.runs: dict[str, Run] = {}
+        self.changes = Changes()
+        self._runners: Runners | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._names_being_started: set[str] = set()
+
+    def use(self, runners: Runners) -> None:
+        """Where runners come from; before `run`."""
+        self._runners = runners
+
+    async def run(self, stored: list[StoredRun], serving: frozenset[str]) -> None:
+        """Take up the runs of the journal, and drive all machines until cancelled.
+
+        `serving` are the runners the journal knows. A seat of any other is empty: it was proven gone before.
+        """
+        async with asyncio.TaskGroup() as self._group:
+            for one in stored:
+                run = self._take_up(one)
+                for seat in run.machine.seats.values():
+                    if seat.incarnation not in serving:
+                        run.driver.put(c.RunnerGone(seat.node, seat.incarnation))
+            await asyncio.Event().wait()
+
+    # --- operator ------------------------------------------------------------------------------------------------
+
+    async def start(self, spec: JobSpec, submitter: Submitter, request_id: str) -> str:
+        """Accept a run; when this returns it survives power loss. Raises Refused."""
+        known = await self._journal.run_of_request(request_id)
+        if known is not None:
+            return known
+        active = [r for r in self.runs.values() if r.name == spec.name and not r.machine.is_final]
+        if active or spec.name in self._names_being_started:
+            run = active[0].job.run if active else spec.name
+            raise Refused(
+                "F101", f"{run} is still active", hint=f"supctl stop {spec.name}, or give the job another name"
+            )
+        self._names_being_started.add(spec.name)
+        try:
+            job = Job(run=self._new_run_id(spec.name), spec=spec, submitter=submitter)
+            record, now = c.RunRecord(), wall_s()
+            run = await self._journal.add_run(request_id, job, record, now)
+            if run == job.run:  # else the same request was quicker by another connection
+                self._take_up(StoredRun(run=run, job=job, record=record, submitted_wall_s=now, ended_wall_s=None))
+                self._note(
+                    job.run, c.Note("job.accepted", f"started by {submitter.user}", None, {"user": submitter.user})
+                )
+            return run
+        finally:
+            self._names_being_started.discard(spec.name)
+
+    def find(self, word: str) -> Run:
+        """The run a user's word means: NAME@HEX, a job's name (its newest run), or "" for the only active run, else
+        the newest. Raises Refused (exit 3)."""
+        if word in self.runs:
+            return self.runs[word]
+        matching = [r for r in self.runs.values() if not word or r.name == word]
+        active = [r for r in matching if not r.machine.is_final]
+        if not word and len(active) > 1:
+            names = ", ".join(sorted(r.job.run for r in active))
+            raise Refused("F103", f"several jobs are active: {names}", hint="name one of them", exit_code=2)
+        if active:
+            return active[-1]
+        if matching:
+            return max(matching, key=lambda r: r.submitted_wall_s)
+        what = f"there is no job {word}" if word else "there is no job"
+        raise Refused("F102", what, hint="supctl status", exit_code=3)
+
+    def active(self) -> list[Run]:
+        """Every run that is not over."""
+        return [r for r in self.runs.values() if not r.machine.is_final]
+
+    def status(self, run: Run, *, with_ranks: bool) -> RunStatus:
+        """The run as it stands."""
+        return run_status(
+            run.machine,
+            run.job,
+            boot_s(),
+            submitted_wall_s=run.submitted_wall_s,
+            ended_wall_s=run.ended_wall_s,
+            logs_dir=str(self.logs_dir(run)),
+            with_ranks=with_ranks,
+        )
+
+    def logs_dir(self, run: Run) -> Path:
+        """Where the run's output lies."""
+        return self._logs_dir / run.job.run
+
+    # --- runners -------------------------------------------------------------------------------------------------
+
+    def on_runner_linked(self, run: Run, incarnation: str, channel: Channel) -> None:
+        """A runner's connection is up; the newest one counts."""
+        run.channels[incarnation] = channel
+
+    def on_runner_heard(self, run: Run, node: str, incarnation: str, renewal: Renewal) -> None:
+        """A renewal came in on a runner's connection."""
+        run.driver.put(c.Heard(node, incarnation, renewal))
+
+    def on_runner_unlinked(self, run: Run, incarnation: str, channel: Channel) -> None:
+        """The connection is gone, which proves nothing: the lock does."""
+        if run.channels.get(incarnation) is channel:
+            del run.channels[incarnation]
+        if self._runners is not None:
+            self._runners.look_soon()
+
+    async def on_runner_gone(self, run_id: str, incarnation: str, record: Record | None) -> None:
+        """A runner of this node is proven gone; what it knew last is heard first. Returns when that is persisted."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return
+        if record is not None:
+            run.driver.put(c.Heard(self._node, incarnation, record.renewal))
+        await run.driver.ask(c.RunnerGone(self._node, incarnation))
+
+    def on_runner_failed(self, run_id: str, reason: str) -> None:
+        """No runner could be started here."""
+        run = self.runs.get(run_id)
+        if run is not None:
+            run.driver.put(c.RunnerFailed(self._node, reason))
+
+    # --- the machines --------------------------------------------------------------------------------------------
+
+    def _take_up(self, stored: StoredRun) -> Run:
+        machine = c.Coordinator(stored.job.spec, (self._node,), stored.record, self.epoch, random.random)
+
+        async def perform(effect: c.Effect) -> None:
+            await self._perform(run, effect)
+
+        driver: Driver[c.Event, c.Effect] = Driver(machine, perform, c.Tick())
+        run = Run(stored.job, machine, driver, stored.submitted_wall_s, stored.ended_wall_s)
+        run.is_settled = machine.is_final
+        self.runs[stored.run] = run
+        driver.put(c.Opened())
+        assert self._group is not None, "not running"
+        self._group.create_task(driver.run(), name=f"run-{stored.run}")
+        return run
+
+    async def _perform(self, run: Run, effect: c.Effect) -> None:
+        match effect:
+            case c.Persist(record):
+                if record.phase in c.FINAL and run.ended_wall_s is None:
+                    run.ended_wall_s = wall_s()
+                await self._journal.save_run(run.job.run, record, run.ended_wall_s)
+                run.is_settled = record.phase in c.FINAL
+                log.info("run_phase_changed", run=run.job.run, phase=record.phase.value, generation=record.generation)
+                self.changes.ring()
+            case c.Send(_, incarnation, answer):
+                channel = run.channels.get(incarnation)
+                if channel is not None:
+                    channel.send(encode(answer))
+                self.changes.ring()
+            case c.EnsureRunner():
+                assert self._runners is not None
+                self._runners.ensure(run.job.run)
+            case c.Note():
+                self._note(run.job.run, effect)
+
+    def _note(self, run: str, note: c.Note) -> None:
+        event = EventRecord(
+            id=0,
+            wall_s=wall_s(),
+            run=run,
+            generation=note.generation,
+            kind=note.kind,
+            text=note.text,
+            detail=note.detail,
+        )
+        self._journal.add_event(event, self.changes.ring)
+
+    def _new_run_id(self, name: str) -> str:
+        while True:
+            run = f"{name}@{secrets.token_hex(3)}"
+            if run not in self.runs:
+                return run

@@ -1,0 +1,254 @@
+"""What supd must not forget, in SQLite: epoch, runs, runners, events.
+
+One thread owns the database. Calls that return a future are barriers: it is done when they are on disk, with
+everything handed in before them (synchronous=FULL: https://www.sqlite.org/pragma.html#pragma_synchronous). Events
+are written behind, with the next barrier or as soon as the thread has nothing else to do.
+"""
+
+import asyncio
+import contextlib
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from protocol.coordinator import RunRecord
+from protocol.errors import Refused
+from protocol.job import Job
+from protocol.messages.control import EventRecord
+
+T = TypeVar("T")
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+CREATE TABLE runs (
+    run TEXT PRIMARY KEY, request_id TEXT NOT NULL UNIQUE, job BLOB NOT NULL, record BLOB NOT NULL,
+    submitted_wall_s REAL NOT NULL, ended_wall_s REAL
+) STRICT;
+CREATE TABLE runners (incarnation TEXT PRIMARY KEY, run TEXT NOT NULL, cgroup TEXT) STRICT;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, generation INTEGER, wall_s REAL NOT NULL,
+    kind TEXT NOT NULL, text TEXT NOT NULL, detail BLOB NOT NULL
+) STRICT;
+CREATE INDEX events_of_run ON events (run, id);
+INSERT INTO meta VALUES ('epoch', 0);
+"""
+
+EVENTS_A_READ_MAX = 1000
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run as the journal holds it."""
+
+    run: str
+    job: Job
+    record: RunRecord
+    submitted_wall_s: float
+    ended_wall_s: float | None
+
+
+@dataclass(frozen=True)
+class StoredRunner:
+    """A runner that was given a run and has not been proven gone."""
+
+    incarnation: str
+    run: str
+    cgroup: str | None
+
+
+class Journal:
+    """The durable memory of one supd."""
+
+    def __init__(self, path: Path) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], object], Future[object] | None] | None] = queue.SimpleQueue()
+        self._db = _open(path)
+        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
+        self._thread.start()
+
+    # --- called from the loop ------------------------------------------------------------------------------------
+
+    async def next_epoch(self) -> int:
+        """Begin a new epoch of the coordinator; on disk before it is returned."""
+
+        def bump() -> int:
+            self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'")
+            return int(self._db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0])
+
+        return await self._barrier(bump)
+
+    async def add_run(self, request_id: str, job: Job, record: RunRecord, wall_s: float) -> str:
+        """Accept a run; returns the run that this request made, which is an older one if it was made before."""
+
+        def add() -> str:
+            known = self._db.execute("SELECT run FROM runs WHERE request_id = ?", (request_id,)).fetchone()
+            if known is not None:
+                return str(known[0])
+            self._db.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, NULL)",
+                (job.run, request_id, _pack(job), _pack(record), wall_s),
+            )
+            return job.run
+
+        return await self._barrier(add)
+
+    async def run_of_request(self, request_id: str) -> str | None:
+        """The run that a request has made, if it has been here before."""
+
+        def look() -> str | None:
+            known = self._db.execute("SELECT run FROM runs WHERE request_id = ?", (request_id,)).fetchone()
+            return None if known is None else str(known[0])
+
+        return await self._barrier(look)
+
+    async def save_run(self, run: str, record: RunRecord, ended_wall_s: float | None) -> None:
+        """Put a run's whole record on disk."""
+
+        def save() -> None:
+            self._db.execute(
+                "UPDATE runs SET record = ?, ended_wall_s = ? WHERE run = ?", (_pack(record), ended_wall_s, run)
+            )
+
+        await self._barrier(save)
+
+    async def runs(self) -> list[StoredRun]:
+        """Every run, oldest first."""
+
+        def read() -> list[StoredRun]:
+            rows = self._db.execute("SELECT run, job, record, submitted_wall_s, ended_wall_s FROM runs ORDER BY rowid")
+            return [
+                StoredRun(
+                    run=row[0],
+                    job=msgspec.msgpack.decode(row[1], type=Job),
+                    record=msgspec.msgpack.decode(row[2], type=RunRecord),
+                    submitted_wall_s=row[3],
+                    ended_wall_s=row[4],
+                )
+                for row in rows
+            ]
+
+        return await self._barrier(read)
+
+    async def add_runner(self, runner: StoredRunner) -> None:
+        """Remember who serves a run, before it is told to."""
+
+        def add() -> None:
+            self._db.execute("INSERT INTO runners VALUES (?, ?, ?)", (runner.incarnation, runner.run, runner.cgroup))
+
+        await self._barrier(add)
+
+    async def remove_runner(self, incarnation: str) -> None:
+        """Forget a runner that is proven gone."""
+
+        def remove() -> None:
+            self._db.execute("DELETE FROM runners WHERE incarnation = ?", (incarnation,))
+
+        await self._barrier(remove)
+
+    async def runners(self) -> list[StoredRunner]:
+        """Every runner that is not proven gone."""
+
+        def read() -> list[StoredRunner]:
+            rows = self._db.execute("SELECT incarnation, run, cgroup FROM runners")
+            return [StoredRunner(incarnation=row[0], run=row[1], cgroup=row[2]) for row in rows]
+
+        return await self._barrier(read)
+
+    def add_event(self, event: EventRecord, then: Callable[[], None]) -> None:
+        """Write an event behind (its id is given here); `then` is called in the loop once it can be read."""
+        loop = asyncio.get_running_loop()
+
+        def add() -> None:
+            self._db.execute(
+                "INSERT INTO events (run, generation, wall_s, kind, text, detail) VALUES (?, ?, ?, ?, ?, ?)",
+                (event.run, event.generation, event.wall_s, event.kind, event.text, _pack(event.detail)),
+            )
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(then)
+
+        self._jobs.put((add, None))
+
+    async def events(self, run: str, after: int, upto: int | None = None) -> list[EventRecord]:
+        """Events of a run (or of all, with "") behind `after`, oldest first, at most EVENTS_A_READ_MAX."""
+
+        def read() -> list[EventRecord]:
+            rows = self._db.execute(
+                "SELECT id, run, generation, wall_s, kind, text, detail FROM events"
+                " WHERE id > ? AND (? = '' OR run = ?) ORDER BY id LIMIT ?",
+                (after, run, run, EVENTS_A_READ_MAX),
+            )
+            return [
+                EventRecord(
+                    id=row[0],
+                    run=row[1],
+                    generation=row[2],
+                    wall_s=row[3],
+                    kind=row[4],
+                    text=row[5],
+                    detail=msgspec.msgpack.decode(row[6]),
+                )
+                for row in rows
+            ]
+
+        return await self._barrier(read)
+
+    def close(self) -> None:
+        """Finish what was handed in, and let go of the file."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    # --- the thread ----------------------------------------------------------------------------------------------
+
+    async def _barrier(self, job: Callable[[], T]) -> T:
+        future: Future[T] = Future()
+        self._jobs.put((job, future))  # type: ignore[arg-type]
+        return await asyncio.wrap_future(future)
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, future = item
+            try:
+                if not self._db.in_transaction:
+                    self._db.execute("BEGIN IMMEDIATE")
+                result = job()
+                if future is not None or self._jobs.empty():
+                    self._db.execute("COMMIT")
+            except sqlite3.Error as exc:
+                if future is None:
+                    raise  # an event could not be written: the disk is gone, and supd with it (crash-only)
+                future.set_exception(exc)
+            else:
+                if future is not None:
+                    future.set_result(result)
+        if self._db.in_transaction:
+            self._db.execute("COMMIT")
+        self._db.close()
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Raises Refused where the file is not a journal of this version."""
+    try:
+        path.touch(0o600)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        if version == 0:
+            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            version = SCHEMA_VERSION
+    except (sqlite3.Error, OSError) as exc:
+        raise Refused("F020", f"cannot use the journal {path}: {exc}", hint="move it away to begin anew") from exc
+    if version != SCHEMA_VERSION:
+        raise Refused("F021", f"the journal {path} is of version {version}, this supd knows {SCHEMA_VERSION}")
+    return db
+
+
+def _pack(value: object) -> bytes:
+    return msgspec.msgpack.encode(value)

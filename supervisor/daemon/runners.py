@@ -1,0 +1,274 @@
+"""supd's side of runners: one kept ready, each given one run, each known by its lock until it is proven gone."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from protocol.errors import RemoteProtocolError
+from protocol.framing import encode_frame
+from protocol.messages import encode
+from protocol.messages.runner import Record, TakeOn, decode_record
+from supervisor.daemon.journal import Journal, StoredRunner
+from supervisor.shell import cgroup, guarding, tree
+from supervisor.shell.config import Config
+from supervisor.shell.files import read_small
+
+log = structlog.get_logger()
+
+POLL_S = 0.2
+"""How often the lock of a runner that is not our child is tried; costs two system calls a runner."""
+
+RECORD_MAX_BYTES = 16 * 1024 * 1024
+
+NOT_PASSED_ON = ("PYTHON", "LD_PRELOAD", "NOTIFY_SOCKET", "LISTEN_", "SUPD_")
+"""Of supd's environment: what would change our own processes, or is meant for supd alone."""
+
+
+@dataclass
+class _Ready:
+    """A runner that waits for a run."""
+
+    incarnation: str
+    guard: subprocess.Popen[bytes]
+    cgroup: str | None
+
+
+class Runners:
+    """Starts runners, and says when one is gone: `on_gone(run, incarnation, record)`.
+
+    A runner is alive exactly as long as its lock is held: guard and runner inherit it, nobody else has it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        journal: Journal,
+        coordinator_file: Path,
+        *,
+        on_gone: Callable[[str, str, Record | None], Awaitable[None]],
+        on_failed: Callable[[str, str], None],
+    ) -> None:
+        self._config = config
+        self._journal = journal
+        self._coordinator_file = coordinator_file
+        self._on_gone = on_gone
+        self._on_failed = on_failed
+        self._dir = config.state_dir / "runners"
+        self._ready: list[_Ready] = []
+        self._serving: dict[str, StoredRunner] = {}  # by incarnation
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._starting: set[str] = set()
+        self._group: asyncio.TaskGroup | None = None
+        self._look = asyncio.Event()
+
+    async def load(self) -> frozenset[str]:
+        """Read from the journal who serves a run, before anybody asks; returns their incarnations."""
+        self._dir.mkdir(mode=0o700, exist_ok=True)
+        self._serving = {r.incarnation: r for r in await self._journal.runners()}
+        return frozenset(self._serving)
+
+    async def run(self) -> None:
+        """Watch locks and keep runners ready until cancelled; those that serve a run live on."""
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                await self._sweep_strangers()
+                self._group.create_task(self._watch(), name="runner-locks")
+                self._fill()
+        finally:
+            for ready in self._ready:
+                _close(ready.guard)  # it ends when its input does
+
+    def ensure(self, run: str) -> None:
+        """See that the run has a runner here; `on_failed` is called where none can be started."""
+        if run in self._starting or any(r.run == run for r in self._serving.values()):
+            return
+        assert self._group is not None, "not running"
+        self._starting.add(run)
+        self._group.create_task(self._give(run), name=f"runner-for-{run}")
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    async def _give(self, run: str) -> None:
+        try:
+            ready = self._take_ready() or self._spawn()
+            stored = StoredRunner(ready.incarnation, run, ready.cgroup)
+            self._serving[ready.incarnation] = stored
+            await self._journal.add_runner(stored)
+            self._hand_over(ready, run)
+        except OSError as exc:
+            log.error("runner_start_failed", run=run, error=repr(exc))
+            self._on_failed(run, exc.strerror or repr(exc))
+        finally:
+            self._starting.discard(run)
+            self._fill()
+
+    def _take_ready(self) -> _Ready | None:
+        while self._ready:
+            ready = self._ready.pop(0)
+            if ready.guard.poll() is None:
+                return ready
+            _close(ready.guard)
+        return None
+
+    def _hand_over(self, ready: _Ready, run: str) -> None:
+        run_dir = self._config.state_dir / "runs" / run
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        logs_dir = self._config.logs_dir / run
+        logs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.replace(self._dir / f"{ready.incarnation}.log", run_dir / f"{ready.incarnation}.log")
+        task = TakeOn(
+            run=run,
+            node=self._config.node,
+            fleet=self._config.fleet,
+            incarnation=ready.incarnation,
+            coordinator_file=str(self._coordinator_file),
+            credential=str(self._config.credential),
+            run_dir=str(run_dir),
+            logs_dir=str(logs_dir),
+            orphan_wait_s=self._config.orphan_wait_s,
+            linger_s=self._config.linger_s,
+        )
+        assert ready.guard.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died: its lock is free, and that is noticed
+            ready.guard.stdin.write(encode_frame(encode(task)))
+        _close(ready.guard)
+        log.info("runner_given", run=run, incarnation=ready.incarnation, guard=ready.guard.pid)
+
+    def _fill(self) -> None:
+        """Keep as many runners ready as are wanted; where that fails, the next start tries again."""
+        try:
+            while len(self._ready) < self._config.ready_runners:
+                self._ready.append(self._spawn())
+        except OSError as exc:
+            log.warning("runner_unready", error=repr(exc))
+
+    def _spawn(self) -> _Ready:
+        """Start a guard with its runner. Blocks for about 2 ms; raises OSError."""
+        incarnation = secrets.token_hex(8)
+        group = cgroup.make_runner_cgroup(incarnation) if self._config.cgroup == "auto" else None
+        lock = os.open(self._lock_path(incarnation), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(lock, (group or "-").encode())
+            runner_argv = [sys.executable, "-E", "-P", "-m", "supervisor.runner.app", "--lock-fd", str(lock)]
+            runner_argv += ["--cgroup", group or "-", "--log-level", self._config.log_level]
+            with open(self._dir / f"{incarnation}.log", "ab", buffering=0) as log_file:
+                guard = subprocess.Popen(
+                    guarding.guard_argv(incarnation, lock, group, runner_argv),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log_file,
+                    env=_own_environment(),
+                    cwd="/",
+                    pass_fds=(lock,),
+                    start_new_session=True,
+                    bufsize=0,
+                )
+        finally:
+            os.close(lock)
+        self._watch_child(guard)
+        return _Ready(incarnation, guard, group)
+
+    def _watch_child(self, guard: subprocess.Popen[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        pidfd = os.pidfd_open(guard.pid)
+        self._children[pidfd] = guard
+
+        def on_ended() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            self._children.pop(pidfd).wait()
+            self._look.set()
+
+        loop.add_reader(pidfd, on_ended)
+
+    # --- ends ----------------------------------------------------------------------------------------------------
+
+    def look_soon(self) -> None:
+        """A hint that a runner may have ended: its lock is tried at once."""
+        self._look.set()
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S if self._serving else None):
+                    await self._look.wait()
+            self._look.clear()
+            for runner in list(self._serving.values()):
+                if not self._is_locked(runner.incarnation):
+                    await self._bury(runner)
+            for ready in [r for r in self._ready if r.guard.poll() is not None]:
+                log.warning("ready_runner_lost", incarnation=ready.incarnation)
+                self._ready.remove(ready)
+                _close(ready.guard)
+                await self._forget(ready.incarnation, ready.cgroup)
+
+    async def _bury(self, runner: StoredRunner) -> None:
+        """Sweep what a dead runner left, read what it knew last, and tell."""
+        stuck = await self._forget(runner.incarnation, runner.cgroup)
+        path = self._config.state_dir / "runs" / runner.run / f"{runner.incarnation}.record"
+        record = _decode(await asyncio.to_thread(read_small, path, RECORD_MAX_BYTES))
+        log.info("runner_gone", run=runner.run, incarnation=runner.incarnation, stuck=len(stuck))
+        del self._serving[runner.incarnation]
+        await self._on_gone(runner.run, runner.incarnation, record)
+        await self._journal.remove_runner(runner.incarnation)
+
+    async def _forget(self, incarnation: str, group: str | None) -> list[int]:
+        stuck = await asyncio.to_thread(tree.sweep, incarnation, group)
+        for name in (self._lock_path(incarnation), self._dir / f"{incarnation}.log"):
+            name.unlink(missing_ok=True)
+        return stuck
+
+    async def _sweep_strangers(self) -> None:
+        """Runners that an earlier supd had ready and never used: their input ended with it."""
+        for lock in self._dir.glob("*.lock"):
+            if lock.stem in self._serving or self._is_locked(lock.stem):
+                continue
+            content = (read_small(lock, 4096) or b"-").decode(errors="replace")
+            await self._forget(lock.stem, None if content in ("", "-") else content)
+
+    def _is_locked(self, incarnation: str) -> bool:
+        try:
+            fd = os.open(self._lock_path(incarnation), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            return False
+        finally:
+            os.close(fd)
+
+    def _lock_path(self, incarnation: str) -> Path:
+        return self._dir / f"{incarnation}.lock"
+
+
+def _close(guard: subprocess.Popen[bytes]) -> None:
+    assert guard.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        guard.stdin.close()
+
+
+def _decode(content: bytes | None) -> Record | None:
+    if content is None:
+        return None
+    try:
+        return decode_record(content)
+    except RemoteProtocolError as exc:
+        log.warning("record_unreadable", error=str(exc))
+        return None
+
+
+def _own_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}

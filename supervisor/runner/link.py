@@ -1,0 +1,106 @@
+"""The runner's line to the coordinator: finds it, says who we are, and comes back for as long as it takes."""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from protocol.errors import RemoteProtocolError
+from protocol.messages import encode
+from protocol.messages.member import Answer, Hello, Rejected, Renewal, Welcome, decode_to_runner
+from supervisor.shell.channel import Channel
+from supervisor.shell.files import read_small
+
+log = structlog.get_logger()
+
+RETRY_S = 0.5
+"""Longest wait between two attempts; jittered, so that a fleet does not come back in step."""
+
+CONNECT_TIMEOUT_S = 5.0
+VERSIONS = (1,)
+"""Protocol versions this runner speaks (docs/protocol.md, "Versions")."""
+
+
+class Link:
+    """Keeps one connection to the coordinator; only the newest one counts."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        coordinator_file: Path,
+        tls: ssl.SSLContext,
+        *,
+        on_welcome: Callable[[Welcome], None],
+        on_answer: Callable[[Answer], None],
+        on_lost: Callable[[], None],
+        on_dismissed: Callable[[str], None],
+    ) -> None:
+        self._hello = hello
+        self._file = coordinator_file
+        self._tls = tls
+        self._on_welcome = on_welcome
+        self._on_answer = on_answer
+        self._on_lost = on_lost
+        self._on_dismissed = on_dismissed
+        self._channel: Channel | None = None
+        self._is_welcome = False
+        self._epoch = 0
+        self.own_host = "127.0.0.1"
+
+    def send(self, renewal: Renewal) -> None:
+        """Send it if there is anybody to hear it; the next one says it again."""
+        if self._channel is not None and self._is_welcome:
+            self._channel.send(encode(renewal))
+
+    async def run(self) -> None:
+        """Connect, and reconnect, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    channel = await self._connect()
+            except (OSError, TimeoutError, ValueError) as exc:
+                log.debug("coordinator_missed", error=repr(exc))
+            else:
+                await channel.closed.wait()
+                log.info("coordinator_lost", error=channel.error)
+            await asyncio.sleep(RETRY_S * (1 + random.random()) / 2)
+
+    async def _connect(self) -> Channel:
+        content = await asyncio.to_thread(read_small, self._file, 1000)
+        if content is None:
+            raise OSError(f"no {self._file}")
+        host, _, port = content.decode().strip().rpartition(":")
+        channel = Channel(self._on_open, self._on_frame, self._on_closed)
+        await asyncio.get_running_loop().create_connection(lambda: channel, host.strip("[]"), int(port), ssl=self._tls)
+        return channel
+
+    def _on_open(self, channel: Channel) -> None:
+        self._channel, self._is_welcome = channel, False
+        self.own_host = channel.own_host()
+        channel.send(encode(self._hello))
+
+    def _on_frame(self, channel: Channel, payload: bytes) -> None:
+        match decode_to_runner(payload):
+            case Welcome() as welcome:
+                if welcome.version not in VERSIONS:
+                    raise RemoteProtocolError(f"the coordinator speaks version {welcome.version}")
+                self._is_welcome = True
+                self._on_welcome(welcome)
+            case Answer() as answer:
+                if answer.epoch < self._epoch:
+                    raise RemoteProtocolError(f"an answer of epoch {answer.epoch} after one of {self._epoch}")
+                self._epoch = answer.epoch
+                self._on_answer(answer)
+            case Rejected(reason=reason, is_final=is_final):
+                log.warning("coordinator_rejected_us", reason=reason, is_final=is_final)
+                channel.close()
+                if is_final:
+                    self._on_dismissed(reason)
+
+    def _on_closed(self, channel: Channel) -> None:
+        if self._channel is channel:
+            self._channel, self._is_welcome = None, False
+            self._on_lost()

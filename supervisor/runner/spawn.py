@@ -1,0 +1,288 @@
+"""Starting a worker, learning how it ended, and saying in plain words why it could not be started.
+
+A worker gets a session of its own, a parent-death signal, default signals, two pipes and nothing else.
+Why this takes `preexec_fn`, and what the child may do in it: docs/decisions/003.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import signal
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PIPE_BYTES = 1 << 20  # the most that an ordinary user may ask for: fs.pipe-max-size in pipe(7)
+_SHEBANG_BYTES = 256  # BINPRM_BUF_SIZE: all that the kernel reads of a first line
+_LIMITS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "core": resource.RLIMIT_CORE,
+    "memlock": resource.RLIMIT_MEMLOCK,
+    "stack": resource.RLIMIT_STACK,
+}
+_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+# Looked up before any fork: in the child between fork and exec only the bare call is left.
+_prctl = ctypes.CDLL(None).prctl
+_prctl.argtypes = [ctypes.c_int, ctypes.c_ulong]
+
+
+@dataclass(frozen=True)
+class WorkerCommand:
+    """What to start. `limits` are soft limits by name (nofile, core, memlock, stack; -1: unlimited)."""
+
+    argv: list[bytes | str]
+    env: dict[bytes, bytes]
+    cwd: bytes | str
+    limits: dict[str, int]
+    umask: int
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """A worker that runs. Who holds this closes its pipes, which may outlive it; `reap` closes `pidfd`."""
+
+    pid: int
+    pidfd: int  # readable when it has ended
+    stdout_fd: int  # both non-blocking
+    stderr_fd: int
+    process: subprocess.Popen[bytes]
+
+
+@dataclass(frozen=True)
+class ExitStatus:
+    """How a process ended: exactly one of `code` and `signal` is set."""
+
+    code: int | None = None
+    signal: int | None = None
+    core_dumped: bool = False
+
+
+class SpawnError(Exception):
+    """A worker could not be started: `path` is what could not be executed, opened or entered."""
+
+    def __init__(self, path: bytes | str, reason: str) -> None:
+        self.path = os.fsdecode(path)
+        self.reason = reason
+        super().__init__(f"{self.path}: {reason}")
+
+
+def spawn(command: WorkerCommand) -> Spawned:
+    """Start a worker; raises SpawnError. Blocks for about 2 ms.
+
+    Only from the main thread: the parent-death signal is sent when the *thread* that forked ends (prctl(2)).
+    """
+    assert threading.current_thread() is threading.main_thread(), "workers are spawned by the main thread"
+    _check_cwd(command.cwd)
+    program = _find_program(command)
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as childs_ends:
+        try:
+            stdout_fd, child_stdout = _pipe(undo, childs_ends)
+            stderr_fd, child_stderr = _pipe(undo, childs_ends)
+            process = subprocess.Popen(
+                command.argv,
+                executable=program,
+                stdin=subprocess.DEVNULL,
+                stdout=child_stdout,
+                stderr=child_stderr,
+                cwd=command.cwd,
+                env=command.env,
+                umask=command.umask,
+                start_new_session=True,
+                preexec_fn=_preparation(command.limits),
+            )
+            pidfd = _pidfd_of(process)
+        except OSError as exc:
+            raise _explained(exc, program, command) from exc
+        except (ValueError, subprocess.SubprocessError) as exc:  # a NUL byte, a nameless variable
+            raise SpawnError(program, str(exc)) from exc
+        undo.pop_all()
+    return Spawned(process.pid, pidfd, stdout_fd, stderr_fd, process)
+
+
+def read_exit(pidfd: int) -> ExitStatus | None:
+    """How a child ended, without reaping it: its pid stays its own until `reap`.
+
+    None: it has not ended, or a debugger that is attached to it has not let go of it.
+    """
+    info = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    if info is None:
+        return None
+    if info.si_code == os.CLD_EXITED:
+        return ExitStatus(code=info.si_status)
+    return ExitStatus(signal=info.si_status, core_dumped=info.si_code == os.CLD_DUMPED)
+
+
+def reap(spawned: Spawned) -> None:
+    """Let go of a worker that has ended: its pid may be used again, and `pidfd` is closed."""
+    spawned.process.wait()
+    os.close(spawned.pidfd)
+
+
+def _pipe(undo: contextlib.ExitStack, childs_ends: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe that our side reads without blocking, as large as we may have it."""
+    ours, theirs = os.pipe()
+    undo.callback(os.close, ours)
+    childs_ends.callback(os.close, theirs)
+    os.set_blocking(ours, False)
+    with contextlib.suppress(OSError):  # an ordinary user's pipes are small when there are many (pipe(7))
+        fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return ours, theirs
+
+
+def _pidfd_of(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return os.pidfd_open(process.pid)
+    except OSError:
+        process.kill()  # a worker that nobody can watch is not to run
+        process.wait()
+        raise
+
+
+def _preparation(limits: dict[str, int]) -> Callable[[], None]:
+    """What the child does between fork and exec. Everything is computed here, in the parent."""
+    parent = os.getpid()
+    wanted = [(_LIMITS[name], _clamped(value, resource.getrlimit(_LIMITS[name])[1])) for name, value in limits.items()]
+
+    def prepare() -> None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)  # the runner ended before the line above: nobody would notice
+        for kind, pair in wanted:
+            resource.setrlimit(kind, pair)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    return prepare
+
+
+def _clamped(soft: int, hard: int) -> tuple[int, int]:
+    """A soft limit with the hard one it may not pass; RLIM_INFINITY is -1 in both places."""
+    if hard == resource.RLIM_INFINITY:
+        return soft, hard
+    return (hard if soft == resource.RLIM_INFINITY else min(soft, hard)), hard
+
+
+# --- why not -----------------------------------------------------------------------------------------------------
+
+
+def _check_cwd(cwd: bytes | str) -> None:
+    try:
+        is_folder = stat.S_ISDIR(os.stat(cwd).st_mode)
+    except OSError as exc:
+        raise SpawnError(cwd, f"working directory: {_plain(exc)}") from exc
+    if not is_folder:
+        raise SpawnError(cwd, "working directory: not a directory")
+    if not os.access(cwd, os.X_OK):
+        raise SpawnError(cwd, "working directory: permission denied")
+
+
+def _find_program(command: WorkerCommand) -> bytes:
+    """argv[0] as execve(2) is to get it: searched on the *worker's* PATH if it has no slash.
+
+    What is relative starts at the worker's working directory, since that is entered first.
+    """
+    if not command.argv or not command.argv[0]:
+        raise SpawnError("", "no program is named")
+    name = os.fsencode(command.argv[0])
+    if b"/" in name:
+        return name
+    path = command.env.get(b"PATH", os.fsencode(os.defpath))
+    denied = b""
+    for candidate in (os.path.join(folder or b".", name) for folder in path.split(b":")):
+        place = _place(candidate, command.cwd)
+        if os.path.isfile(place):
+            if os.access(place, os.X_OK):
+                return candidate
+            denied = denied or place
+    if denied:
+        raise SpawnError(denied, "program is not executable (chmod +x)")
+    raise SpawnError(name, f"program not found on the worker's PATH ({os.fsdecode(path)})")
+
+
+def _place(path: bytes, cwd: bytes | str) -> bytes:
+    return os.path.join(os.fsencode(cwd), path)
+
+
+def _explained(exc: OSError, program: bytes, command: WorkerCommand) -> SpawnError:
+    """The error of a failed spawn, told of the path that it is about."""
+    place = _place(program, command.cwd)
+    match exc.errno:
+        case errno.EMFILE:
+            return SpawnError(place, f"too many open files in the runner (limit {_open_files_limit()})")
+        case errno.ENFILE:
+            return SpawnError(place, "too many open files on this machine")
+        case errno.EAGAIN:
+            return SpawnError(place, "no further process is allowed: the limit of processes or of pids is reached")
+        case errno.ENOMEM:
+            return SpawnError(place, "not enough memory to start it")
+        case errno.E2BIG:
+            return SpawnError(place, f"arguments and environment are too large ({_exec_bytes(command)} bytes)")
+        case errno.ENOEXEC:
+            return SpawnError(place, "not a program for this machine, and no script: its first line is no #! line")
+        case _:
+            return _blamed(exc, place, command.cwd)
+
+
+def _blamed(exc: OSError, place: bytes, cwd: bytes | str) -> SpawnError:
+    """For errors such as ENOENT and EACCES, which do not say whose they are: program, interpreter or folder."""
+    if not os.path.exists(place):
+        _check_cwd(cwd)  # it may have gone since we looked
+        return SpawnError(place, f"program: {_plain(exc)}")
+    for interpreter in _interpreters(place, cwd):
+        if not os.path.isfile(_place(interpreter, cwd)):
+            hint = ": the script has Windows line ends" if interpreter.endswith(b"\r") else ""
+            return SpawnError(interpreter.rstrip(b"\r"), f"interpreter of {os.fsdecode(place)} not found{hint}")
+        if not os.access(_place(interpreter, cwd), os.X_OK):
+            return SpawnError(interpreter, f"interpreter of {os.fsdecode(place)} is not executable")
+    if os.path.isdir(place):
+        return SpawnError(place, "program: is a directory")
+    if exc.errno == errno.EACCES and not os.access(place, os.X_OK):
+        return SpawnError(place, "program is not executable (chmod +x)")
+    if exc.errno == errno.EACCES:
+        return SpawnError(place, "program may not be executed here (its file system is mounted noexec?)")
+    if exc.errno == errno.ENOENT:
+        return SpawnError(place, "the loader that this program names is not on this machine")
+    return SpawnError(place, f"program: {_plain(exc)}")
+
+
+def _interpreters(place: bytes, cwd: bytes | str) -> Iterator[bytes]:
+    """The program's `#!` interpreter, that one's own, and so on; execve(2) follows at most four."""
+    for _ in range(4):
+        try:
+            with open(place, "rb") as file:
+                line = file.read(_SHEBANG_BYTES).partition(b"\n")[0]
+        except OSError:
+            return
+        # The kernel splits at blanks and tabs only: a carriage return belongs to the name.
+        name = line[2:].replace(b"\t", b" ").strip(b" ").partition(b" ")[0]
+        if not line.startswith(b"#!") or not name:
+            return
+        yield name
+        place = _place(name, cwd)
+
+
+def _plain(exc: OSError) -> str:
+    return {
+        errno.ENOENT: "not found",
+        errno.ENOTDIR: "not found: a part of its path is a file",
+        errno.EACCES: "permission denied",
+        errno.ELOOP: "its symbolic links lead in a circle",
+        errno.ETXTBSY: "somebody is still writing to it",
+    }.get(exc.errno or 0, (exc.strerror or str(exc)).lower())
+
+
+def _open_files_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _exec_bytes(command: WorkerCommand) -> int:
+    variables = sum(len(name) + len(value) + 2 for name, value in command.env.items())
+    return variables + sum(len(os.fsencode(argument)) + 1 for argument in command.argv)

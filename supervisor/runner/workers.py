@@ -1,0 +1,282 @@
+"""The worker processes of one runner: spawned, signalled, reaped, and cleared away to the last grandchild."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from protocol import ranks
+from protocol.errors import Refused
+from protocol.job import Job
+from protocol.member import Cleared, Event, Exited, Launched, Started
+from protocol.messages.member import Assignment, RankExit, SpawnFailure
+from supervisor.logs.segments import LogWriter, generation_dir
+from supervisor.runner import devices, spawn
+from supervisor.runner.oom import OomWatch
+from supervisor.shell import tree
+from supervisor.shell.clock import boot_s, wall_s
+from supervisor.shell.files import read_small
+
+log = structlog.get_logger()
+
+KERNEL_PATIENCE_S = 5.0
+"""How long after SIGKILL a process may wait for the kernel before it counts as gone (architecture: "Stopping ends")."""
+
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.05
+"""Between two looks for what is left: soon at first, since mostly it has ended already."""
+
+ENV_FILE_MAX_BYTES = 1024 * 1024
+
+
+@dataclass
+class _Main:
+    """The main process of one rank."""
+
+    rank: int
+    spawned: spawn.Spawned
+    born_s: float
+
+
+@dataclass(frozen=True)
+class _End:
+    """How the main process of a rank ended."""
+
+    main: _Main
+    status: spawn.ExitStatus
+    oom: str
+    ran_s: float
+    wall_s: float
+
+
+class Workers:
+    """All processes below this runner but the guard's replacement (`helpers`)."""
+
+    def __init__(
+        self, job: Job, node: str, incarnation: str, logs: LogWriter, logs_dir: Path, put: Callable[[Event], None]
+    ) -> None:
+        self._job = job
+        self._node = node
+        self._incarnation = incarnation
+        self._logs = logs
+        self._logs_dir = logs_dir
+        self._put = put
+        self._loop = asyncio.get_running_loop()
+        self._generation = -1
+        self._mains: dict[int, _Main] = {}  # by pid; those that have not been reaped
+        self._held: list[_End] | None = None  # ended while the rest was being spawned
+        self._kill_at_s = 0.0
+        self._leftovers_due = False
+        self._oom = OomWatch()
+        self.helpers: set[int] = set()
+        self.tasks: asyncio.TaskGroup | None = None
+
+    def _task(self, coroutine: "asyncio._CoroutineLike[None]", name: str) -> None:
+        assert self.tasks is not None, "no task group yet"
+        self.tasks.create_task(coroutine, name=name)
+
+    # --- launching -----------------------------------------------------------------------------------------------
+
+    def launch(self, assignment: Assignment) -> None:
+        """Spawn every rank of the assignment; exactly one Launched follows."""
+        self._task(self._launch(assignment), name=f"launch-g{assignment.generation}")
+
+    async def _launch(self, assignment: Assignment) -> None:
+        self._generation = assignment.generation
+        self._held = []
+        pids: list[int] = []
+        failure: SpawnFailure | None = None
+        try:
+            env_file = await self._read_env_file()
+            for local_rank in range(assignment.nproc):
+                pids.append(self._spawn(assignment, local_rank, env_file))
+                await asyncio.sleep(0)  # renewals go out between two spawns
+        except Refused as exc:
+            failure = SpawnFailure(rank=assignment.first_rank + len(pids), path="devices", reason=str(exc))
+        except spawn.SpawnError as exc:
+            failure = SpawnFailure(rank=assignment.first_rank + len(pids), path=exc.path, reason=exc.reason)
+        if failure is not None:
+            log.warning("worker_spawn_failed", rank=failure.rank, path=failure.path, reason=failure.reason)
+        held, self._held = self._held, None
+        self._put(Launched(assignment.generation, tuple(pids), failure))
+        for ended in held:
+            self._begin_exit(ended)
+
+    async def _read_env_file(self) -> dict[str, str]:
+        name = self._job.spec.run.env_file
+        if not name:
+            return {}
+        path = Path(self._job.submitter.folder, name)
+        content = await asyncio.to_thread(read_small, path, ENV_FILE_MAX_BYTES)
+        if content is None:
+            raise spawn.SpawnError(str(path), "cannot be read (run.env_file)")
+        values, problems = ranks.parse_env_file(content.decode(errors="surrogateescape"))
+        if problems:
+            raise spawn.SpawnError(str(path), "; ".join(problems[:5]))
+        return values
+
+    def _spawn(self, assignment: Assignment, local_rank: int, env_file: dict[str, str]) -> int:
+        rank = assignment.first_rank + local_rank
+        daemon_env = dict(os.environb)
+        command = ranks.command(self._job, assignment, self._seat(assignment, local_rank), daemon_env, env_file)
+        limits = self._job.submitter.limits | self._job.spec.run.limits
+        spawned = spawn.spawn(
+            spawn.WorkerCommand(
+                argv=[os.fsencode(word) for word in command.argv],
+                env=command.env,
+                cwd=os.fsencode(command.cwd),
+                limits=limits,
+                umask=self._job.submitter.umask,
+            )
+        )
+        generation = assignment.generation
+        main = self._mains[spawned.pid] = _Main(rank, spawned, boot_s())
+        self._loop.add_reader(spawned.pidfd, self.reap)
+
+        def on_first_byte() -> None:
+            self._put(Started(generation, rank))
+
+        self._logs.open(generation, rank, "out", spawned.stdout_fd, on_first_byte)
+        self._logs.open(generation, rank, "err", spawned.stderr_fd, on_first_byte)
+        self._oom.look(spawned.pid)
+        log.info("worker_spawned", generation=generation, rank=rank, pid=main.spawned.pid)
+        return spawned.pid
+
+    def _seat(self, assignment: Assignment, local_rank: int) -> ranks.Seat:
+        environ = {os.fsdecode(k): os.fsdecode(v) for k, v in ranks.inherited(self._job, dict(os.environb)).items()}
+        rank = assignment.first_rank + local_rank
+        virtual = self._job.spec.devices.visibility == "virtual"
+        return ranks.Seat(
+            node=self._node,
+            local_rank=local_rank,
+            incarnation=self._incarnation,
+            error_file=str(generation_dir(self._logs_dir, assignment.generation) / f"rank-{rank:05d}.error.json"),
+            device=devices.virtual_device(local_rank, environ) if virtual else None,
+            cpus=len(os.sched_getaffinity(0)),
+        )
+
+    # --- signals -------------------------------------------------------------------------------------------------
+
+    def signal(self, rank: int, number: int, *, whole_tree: bool) -> None:
+        """Send a signal to a rank's main process, and to everything below it if asked to."""
+        for main in self._mains.values():
+            if main.rank != rank:
+                continue
+            below = tree.descendants(main.spawned.pid, tree.processes()) if whole_tree else []
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # ended, or of another user by now
+                signal.pidfd_send_signal(main.spawned.pidfd, number)
+            for process in below:
+                tree.signal_process(process, number)
+            log.info("worker_signalled", rank=rank, pid=main.spawned.pid, signal=signal.Signals(number).name)
+
+    def term_leftovers(self) -> None:
+        """Send TERM to what belongs to no live rank; several calls of one moment are one."""
+        if not self._leftovers_due:
+            self._leftovers_due = True
+            self._loop.call_soon(self._term_leftovers)
+
+    def _term_leftovers(self) -> None:
+        self._leftovers_due = False
+        for process in self._leftovers():
+            tree.signal_process(process, signal.SIGTERM)
+
+    def _leftovers(self) -> list[tree.Process]:
+        return [p for p in tree.leftovers(os.getpid(), set(self._mains), self.helpers) if p.is_alive]
+
+    # --- ends ----------------------------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Take in every child that has ended: ranks, and orphans that came to us as their subreaper."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            main = self._mains.pop(ended.si_pid, None)
+            if main is not None:
+                self._on_main_ended(main)
+            else:
+                os.waitpid(ended.si_pid, os.WNOHANG)
+                self.helpers.discard(ended.si_pid)
+
+    def _on_main_ended(self, main: _Main) -> None:
+        self._loop.remove_reader(main.spawned.pidfd)
+        status = spawn.read_exit(main.spawned.pidfd)
+        assert status is not None, "a zombie without a status"
+        oom = self._oom.evidence(main.spawned.pid) if status.signal == signal.SIGKILL else ""
+        spawn.reap(main.spawned)
+        ended = _End(main, status, oom, boot_s() - main.born_s, wall_s())
+        if self._held is not None:
+            self._held.append(ended)
+        else:
+            self._begin_exit(ended)
+
+    def _begin_exit(self, ended: _End) -> None:
+        self._task(self._exit(self._generation, ended), name=f"exit-r{ended.main.rank}")
+
+    async def _exit(self, generation: int, ended: _End) -> None:
+        """Read what it said last; exactly one Exited follows."""
+        rank, status = ended.main.rank, ended.status
+        await self._logs.drain(rank)
+        log.info(
+            "worker_exited",
+            rank=rank,
+            pid=ended.main.spawned.pid,
+            code=status.code,
+            signal=status.signal,
+            ran_s=round(ended.ran_s, 3),
+        )
+        exit = RankExit(
+            code=status.code,
+            signal=status.signal,
+            core_dumped=status.core_dumped,
+            order=0,
+            wall_s=ended.wall_s,
+            ran_s=ended.ran_s,
+            stopped_by_us=False,
+            oom=ended.oom,
+            stderr_tail=self._logs.tail(rank, "err"),
+        )
+        self._put(Exited(generation, rank, exit))
+
+    def look_for_oom(self) -> None:
+        """Remember where the ranks' memory is accounted, and how often that has run out; once a second."""
+        for pid in self._mains:
+            self._oom.look(pid)
+
+    # --- clearing ------------------------------------------------------------------------------------------------
+
+    def clear(self, generation: int, kill_at_s: float) -> None:
+        """See that nothing is left; exactly one Cleared follows the first call for a generation."""
+        self._kill_at_s = kill_at_s
+        name = f"clear-g{generation}"
+        if not any(task.get_name() == name for task in asyncio.all_tasks(self._loop)):
+            self._task(self._clear(generation), name=name)
+
+    async def _clear(self, generation: int) -> None:
+        look_s = FIRST_LOOK_S
+        told: set[int] = set()
+        while left := self._leftovers():
+            now_s = boot_s()
+            if now_s >= self._kill_at_s + KERNEL_PATIENCE_S:
+                break
+            if now_s >= self._kill_at_s:
+                tree.kill_once(left)
+            for process in left:
+                if process.pid not in told and now_s < self._kill_at_s:
+                    told.add(process.pid)
+                    tree.signal_process(process, signal.SIGTERM)
+            await asyncio.sleep(look_s)
+            look_s = min(2 * look_s, LONGEST_LOOK_S)
+            self.reap()
+        if told:
+            log.info("leftovers_cleared", generation=generation, count=len(told), stuck=len(left))
+        if not await self._logs.finish(generation):
+            log.warning("logs_unfinished", generation=generation)
+        self._put(Cleared(generation, tuple(process.pid for process in left)))

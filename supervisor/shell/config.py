@@ -1,0 +1,156 @@
+"""What supd is told: supd.toml, every key of it optional (meaning and defaults: docs/supd-toml.md).
+
+Problems have the codes of `protocol.tables.Kind` behind an S.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protocol.checks import choice, duration, integer, matching, schema_version, text
+from protocol.errors import ConfigInvalid
+from protocol.tables import MAX_FILE_BYTES, Found, Key, Kind, Schema, Spot, check_tables, read_toml
+from supervisor.shell.paths import default_control_path, home, host_name, socket_path_problem, xdg_folder
+
+DEFAULT_PEER = ("127.0.0.1", 29410)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything supd needs to know to begin; all paths are absolute."""
+
+    source: Path | None  # the file that was read; None: there is none
+    node: str
+    control: Path  # supctl's socket
+    peer: tuple[str, int]  # where the coordinator listens; port 0: any that is free
+    peer_is_default: bool  # nobody asked for this port: where it is taken, the next free one will do
+    fleet: str
+    credential: Path
+    state_dir: Path
+    logs_dir: Path
+    ready_runners: int
+    orphan_wait_s: float
+    linger_s: float
+    cgroup: str  # "auto" or "off"
+    log_level: str  # "debug", "info", "warning" or "error"
+    log_format: str  # "auto": text on a terminal, JSON elsewhere; "text" or "json"
+
+
+def _host_port(at: Spot, value: object) -> object:
+    """An address as (host, port); IPv6 stands in brackets."""
+    if not isinstance(value, str):
+        return text(at, value)
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", value)
+    if match and int(match[3]) <= 65535:
+        return match[1] or match[2], int(match[3])
+    hint = 'write "HOST:PORT", as in "127.0.0.1:29410" or "[::1]:29410"; port 0 is any that is free'
+    at.wrong(Kind.ADDRESS, value, "is not an address with a port", hint)
+    return None
+
+
+_NAME = matching(
+    "[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "a name", "write 1 to 63 of A-Z, a-z, 0-9, `.`, _ and -, a letter or digit first"
+)
+
+SCHEMA = Schema(
+    top={"schema": Key(schema_version)},
+    tables={
+        "node": {"name": Key(_NAME)},
+        "listen": {"control": Key(text), "peer": Key(_host_port)},
+        "fleet": {"name": Key(_NAME), "credential": Key(text)},
+        "state": {"dir": Key(text), "logs_dir": Key(text)},
+        "workers": {
+            "ready_runners": Key(integer(0, 8)),
+            "orphan_wait": Key(duration),
+            "linger": Key(duration),
+            "cgroup": Key(choice("auto", "off")),
+        },
+        "log": {
+            "level": Key(choice("debug", "info", "warning", "error")),
+            "format": Key(choice("auto", "text", "json")),
+        },
+    },
+    later={
+        "": ("lease", "http", "metrics", "access", "defaults"),
+        "node": ("labels", "devices", "max_jobs"),
+        "listen": ("http", "runners", "advertise", "interface"),
+        "fleet": ("join", "discover"),
+        "state": ("max_disk", "min_free", "keep_runs", "keep_days"),
+        "workers": ("survive_restart", "kill_orphans"),
+    },
+)
+
+
+def load_config(path: Path | None, environ: Mapping[str, str], *, dev_dir: Path | None = None) -> Config:
+    """The configuration of `path`, else of the user's own supd.toml where there is one, else the defaults.
+
+    Relative paths of a file start at its folder, and `~/` at the home folder. With `dev_dir` (supd run --dev)
+    everything lies below that folder, the port is any that is free, and the user's own file is not read.
+    Makes nothing and raises ConfigInvalid with every problem.
+    """
+    found = Found("S")
+    source = path
+    if path is None and dev_dir is None:
+        usual = xdg_folder(environ, "XDG_CONFIG_HOME", ".config") / "supd" / "supd.toml"
+        source = usual if os.path.lexists(usual) else None
+    values = _read(source, found) if source else {}
+    if not found.problems:
+        config = _settle(values, environ, source.absolute() if source else None, dev_dir)
+        problem = socket_path_problem(config.control)
+        if problem is None:
+            return config
+        found.problems.append(problem)
+    raise ConfigInvalid(str(source or "supd's defaults"), found.problems)
+
+
+def _read(source: Path, found: Found) -> dict[str, Any]:
+    try:
+        with source.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as exc:
+        hint = "name another file with --config, or run without one: every key has a default"
+        found.add(Kind.UNUSABLE, "", "", f"{source} cannot be read: {exc.strerror}", hint)
+        return {}
+    document = read_toml(data, found)
+    return {} if document is None else check_tables(document, SCHEMA, found)
+
+
+def _settle(values: Mapping[str, Any], environ: Mapping[str, str], source: Path | None, dev_dir: Path | None) -> Config:
+    """Fill in the defaults, and make paths absolute."""
+    node, listen, fleet = values.get("node", {}), values.get("listen", {}), values.get("fleet", {})
+    state, workers, log = values.get("state", {}), values.get("workers", {}), values.get("log", {})
+    base = source.parent if source else Path("/")
+
+    def placed(table: Mapping[str, str], key: str, default: Path) -> Path:
+        named = table.get(key)
+        if named is None or dev_dir is not None:
+            return default
+        return home(environ) / named[2:] if named.startswith("~/") else base / named
+
+    if dev_dir is not None:
+        dev_dir = dev_dir.absolute()
+        state_dir, control = dev_dir, dev_dir / "control.sock"
+    else:
+        usual = xdg_folder(environ, "XDG_STATE_HOME", ".local/state") / "supd" / host_name()
+        state_dir = placed(state, "dir", usual)
+        control = placed(listen, "control", default_control_path(environ, os.getuid()))
+    return Config(
+        source=source,
+        node=node.get("name", host_name()),
+        control=control,
+        peer=("127.0.0.1", 0) if dev_dir is not None else listen.get("peer", DEFAULT_PEER),
+        peer_is_default=dev_dir is None and "peer" not in listen,
+        fleet=fleet.get("name", "default"),
+        credential=placed(fleet, "credential", state_dir / "fleet.pem"),
+        state_dir=state_dir,
+        logs_dir=placed(state, "logs_dir", state_dir / "logs"),
+        ready_runners=workers.get("ready_runners", 1),
+        orphan_wait_s=workers.get("orphan_wait", 3600.0),
+        linger_s=workers.get("linger", 60.0),
+        cgroup=workers.get("cgroup", "auto"),
+        log_level=log.get("level", "info"),
+        log_format=log.get("format", "auto"),
+    )

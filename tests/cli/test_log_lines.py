@@ -1,0 +1,78 @@
+"""Lines come out once and whole; bytes become text that is safe to print."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.messages.control import LogChunk
+from supervisor.cli.log_lines import MAX_LINE_BYTES, LineJoiner, Source, clean
+
+SOURCES = [Source(0, "n1", 0, "out"), Source(0, "n1", 0, "err"), Source(0, "n2", 1, "out"), Source(1, "n1", 0, "out")]
+
+
+def chunk(source: Source, data: bytes) -> LogChunk:
+    return LogChunk(generation=source.generation, node=source.node, rank=source.rank, stream=source.stream, data=data)
+
+
+@given(
+    texts=st.lists(st.binary(max_size=60).map(lambda b: b.replace(b"x", b"\n")), min_size=4, max_size=4),
+    draws=st.randoms(use_true_random=False),
+)
+def test_any_chunking_by_any_mix_of_streams_gives_each_line_once_and_in_order(texts, draws):
+    left = dict(zip(SOURCES, texts, strict=True))
+    got: dict[Source, list[bytes]] = {source: [] for source in SOURCES}
+    joiner = LineJoiner()
+    while pending := [source for source in SOURCES if left[source]]:
+        source = draws.choice(pending)
+        size = draws.randint(1, len(left[source]))
+        from_source, lines = joiner.feed(chunk(source, left[source][:size]))
+        left[source] = left[source][size:]
+        got[from_source] += lines
+    for source, lines in joiner.finish():
+        got[source] += lines
+    for source, text in zip(SOURCES, texts, strict=True):
+        expected = text.split(b"\n")
+        assert got[source] == (expected if expected[-1] else expected[:-1])
+
+
+def test_an_unfinished_line_is_held_back_until_the_stream_or_its_generation_is_over():
+    joiner = LineJoiner()
+    assert joiner.feed(chunk(SOURCES[0], b"half")) == (SOURCES[0], [])
+    assert joiner.feed(chunk(SOURCES[3], b"other")) == (SOURCES[3], [])
+    assert joiner.finish(before=1) == [(SOURCES[0], [b"half"])]
+    assert joiner.finish() == [(SOURCES[3], [b"other"])]
+    assert joiner.finish() == []
+
+
+def test_a_line_without_end_does_not_fill_the_memory():
+    joiner = LineJoiner()
+    lines = [line for _ in range(40) for line in joiner.feed(chunk(SOURCES[0], b"y" * 65536))[1]]
+    assert [len(line) for line in lines] == [MAX_LINE_BYTES, MAX_LINE_BYTES]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"plain\ttab", "plain\ttab"),
+        (b"windows\r", "windows"),
+        (b"10%\r50%\r100%\r", "100%"),
+        (b"caf\xc3\xa9 \xff", "café �"),
+        (b"\x1b]0;title\x07a\x1b[2Jb\x1b[1;1Hc\x07\x00d\x7f", "abcd"),
+        (b"\x1b]52;c;ZXZpbA==\x1b\\x", "x"),
+        (b"\xc2\x9b2Jx", "x"),
+        (b"\x1bcx\x1b(Bx", "xx"),
+        (b"\x1b]unterminated", ""),
+        (b"\x1b[31mred\x1b[0m", "red"),
+    ],
+)
+def test_nothing_but_text_and_tabs_reaches_the_terminal(line, text):
+    assert clean(line, keeps_colour=False) == text
+
+
+def test_colours_are_kept_where_wanted_and_end_with_their_line():
+    assert clean(b"\x1b[31mred\x1b[2J", keeps_colour=True) == "\x1b[31mred\x1b[0m"
+
+
+@given(st.binary(max_size=80))
+def test_no_bytes_at_all_can_smuggle_a_control_character_through(line):
+    assert all(c == "\t" or not ("\x00" <= c < " " or "\x7f" <= c <= "\x9f") for c in clean(line, keeps_colour=False))

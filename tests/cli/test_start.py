@@ -1,0 +1,268 @@
+"""`supctl start`: says how it gets on, returns when the job runs, and tells the truth if it does not."""
+
+import os
+import threading
+
+import pytest
+
+from protocol.messages.control import (
+    Done,
+    End,
+    EventRecord,
+    Failure,
+    Incident,
+    LogChunk,
+    Resolve,
+    Start,
+    Statuses,
+    Watch,
+)
+from supervisor.cli import follow, start
+from tests.cli.conftest import a_run
+
+RUN = "hello@1a2b3c"
+INCIDENT = Incident(
+    number=1,
+    generation=0,
+    cause="signal",
+    summary="rank 3 on n1 (pid 4711) killed by SIGKILL, sender unknown",
+    node="n1",
+    rank=3,
+    signal="SIGKILL",
+    shell_code=137,
+    wall_s=1_800_000_010.0,
+    stderr_tail=(b"Traceback (most recent call last):", b"Boom: \x1b[2Jx"),
+)
+STARTING = {"state": "starting", "has_started": False, "ranks_running": 0, "generation": 0}
+FAILED = {"state": "failed", "is_final": True, "reason": "restart budget spent", "incident": INCIDENT}
+
+
+@pytest.fixture
+def job_file(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_bytes(b'name = "hello"\n')
+    return str(file)
+
+
+def shown(**changes):
+    return Statuses(runs=(a_run(**changes),))
+
+
+def accepting(*steps, done=None):
+    """A script that accepts a start and plays `steps` for the Watch that follows."""
+
+    def script(request):
+        match request:
+            case Start():
+                return [done or Done(run=RUN, notes=("python /usr/bin/python3",))]
+            case Resolve():
+                return [Done(run=RUN)]
+            case _:
+                return steps
+
+    return script
+
+
+def test_it_returns_when_all_ranks_have_started_and_tells_each_change_once(supctl, daemon, job_file):
+    spawned = STARTING | {"ranks_running": 4}
+    fake = daemon(accepting(shown(**STARTING), shown(**spawned), shown(**spawned), shown()))
+    result = supctl("start", job_file)
+    assert result.code == 0
+    assert result.out == ""
+    assert result.err == (
+        "✓ accepted run hello@1a2b3c\n"
+        "  python /usr/bin/python3\n"
+        "✓ spawned 4/4 ranks\n"
+        "✓ started\n"
+        "hello is running   → supctl logs -f hello\n"
+    )
+    assert [type(request) for request in fake.requests] == [Start, Watch]
+
+
+def test_supd_gets_the_file_and_the_place_it_was_started_from(supctl, daemon, job_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    python = tmp_path / "venv" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    python.touch(0o755)
+    os.environb[b"ODD"] = b"\xff\xfe"
+    monkeypatch.chdir(tmp_path)
+    fake = daemon(accepting())
+    assert supctl("start", "job.toml", "--detach").code == 0
+    monkeypatch.delenv("ODD")
+    [request] = fake.requests
+    assert isinstance(request, Start)
+    assert request.job_file == b'name = "hello"\n'
+    assert (request.source, request.folder) == ("job.toml", os.path.realpath(tmp_path))
+    assert request.python == str(python)
+    assert request.env[b"ODD"] == b"\xff\xfe"
+    assert set(request.limits) == {"nofile", "core", "memlock", "stack"}
+    umask = os.umask(0)
+    os.umask(umask)
+    assert request.umask == umask
+    assert not request.check_only
+
+
+def test_without_a_virtual_environment_the_first_python_on_the_path_is_the_interpreter(tmp_path):
+    for folder, name in (("a", "python"), ("b", "python3")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).touch(0o755)
+    path = os.pathsep.join(str(tmp_path / folder) for folder in ("none", "a", "b"))
+    assert start.find_python({"PATH": path}) == str(tmp_path / "a" / "python")
+    assert start.find_python({"PATH": str(tmp_path)}) == ""
+
+
+def test_quiet_prints_the_run_and_nothing_else(supctl, daemon, job_file):
+    daemon(accepting(shown()))
+    result = supctl("-q", "start", job_file)
+    assert (result.code, result.out, result.err) == (0, "hello@1a2b3c\n", "")
+
+
+def test_a_dry_run_starts_nothing(supctl, daemon, job_file):
+    fake = daemon(accepting())
+    result = supctl("start", "--dry-run", job_file)
+    assert (result.code, "nothing was started" in result.err) == (0, True)
+    assert [request.check_only for request in fake.requests] == [True]
+
+
+def test_every_problem_of_the_job_file_is_shown_and_the_code_is_78(supctl, daemon, job_file):
+    message = 'error[J101]: unknown key `nam`\n  = did you mean `name`?\n\njob.toml: 1 error'
+    daemon(lambda _request: [Failure(code="J000", message=message, hint="mend the file", exit_code=78)])
+    result = supctl("start", job_file)
+    assert (result.code, result.err) == (78, f"{message}\n→ mend the file\n")
+
+
+@pytest.mark.parametrize("name", ["nosuch.toml", "."])
+def test_a_file_that_cannot_be_read_is_said_without_asking_supd(supctl, tmp_path, name):
+    result = supctl("start", str(tmp_path / name))
+    assert (result.code, "cannot read" in result.err) == (78, True)
+
+
+def test_a_file_too_large_for_a_job_is_not_read_to_its_end(supctl):
+    assert supctl("start", "/dev/zero").code == 78
+
+
+def test_a_run_that_fails_before_it_has_started_tells_who_died_and_how(supctl, daemon, job_file):
+    daemon(accepting(shown(**STARTING), shown(**STARTING | FAILED)))
+    result = supctl("start", job_file)
+    assert result.code == 4
+    lines = result.err.splitlines()
+    assert "✗ hello@1a2b3c failed: restart budget spent" in lines
+    assert "  rank 3 on n1 (pid 4711) killed by SIGKILL, sender unknown" in lines
+    assert "    ┃ Boom: x" in lines
+    assert lines[-1] == "→ supctl status hello@1a2b3c"
+
+
+def test_a_run_that_is_stopped_before_it_has_started_ends_with_5(supctl, daemon, job_file):
+    daemon(accepting(shown(**STARTING | {"state": "stopped", "is_final": True})))
+    assert supctl("start", job_file).code == 5
+
+
+def test_an_incident_on_the_way_is_told_at_once(supctl, daemon, job_file):
+    daemon(accepting(shown(**STARTING | {"incident": INCIDENT}), shown(incident=INCIDENT)))
+    result = supctl("start", job_file)
+    assert (result.code, result.err.count("✗ rank 3 on n1")) == (0, 1)
+
+
+def test_a_start_whose_connection_is_lost_is_asked_again_with_the_same_request_id(supctl, daemon, job_file):
+    answers = iter([[None], [Done(run=RUN)]])
+    fake = daemon(lambda _request: next(answers))
+    result = supctl("start", "--detach", job_file)
+    assert result.code == 0
+    first, second = fake.requests
+    assert isinstance(first, Start)
+    assert first == second
+    assert len(first.request_id) == 32
+
+
+def test_a_start_lost_twice_is_given_up(supctl, daemon, job_file):
+    fake = daemon(lambda _request: [None])
+    assert (supctl("start", job_file).code, len(fake.requests)) == (69, 2)
+
+
+def test_a_supd_that_does_not_come_back_is_not_waited_for_for_ever(supctl, daemon, job_file, monkeypatch, address):
+    monkeypatch.setattr(start, "COMEBACK_S", 0.1)
+
+    def script(_request):
+        os.unlink(address)
+        return [None]
+
+    daemon(script)
+    result = supctl("start", job_file)
+    assert (result.code, "C004" in result.err) == (69, True)
+
+
+def test_a_wait_over_two_seconds_says_what_it_waits_for_once(supctl, daemon, job_file, monkeypatch):
+    monkeypatch.setattr(follow, "SILENT_S", 0.0)
+    waiting = shown(**STARTING, waiting_for="n2 to offer itself", wait_left_s=41.0)
+    daemon(accepting(waiting, waiting, shown()))
+    result = supctl("start", job_file)
+    assert result.err.count("… waiting for n2 to offer itself, 41s left\n") == 1
+
+
+def test_on_a_terminal_the_wait_is_one_line_drawn_again_and_then_gone(supctl, daemon, job_file, monkeypatch):
+    monkeypatch.setattr(follow, "SILENT_S", 0.0)
+    waiting = shown(**STARTING, waiting_for="n2 to offer itself", wait_left_s=41.0)
+    daemon(accepting(waiting, waiting, shown()))
+    err = supctl("start", job_file, is_tty=True).err
+    assert err.count("\r\x1b[K… waiting for n2 to offer itself") == 2
+    assert "\r\x1b[K\x1b[32m✓\x1b[0m spawned" in err
+
+
+def test_follow_shows_output_events_and_the_restart_and_ends_with_the_outcome(supctl, daemon, job_file):
+    def chunk(generation, rank, data, stream="out"):
+        return LogChunk(generation=generation, node="n1", rank=rank, stream=stream, data=data)
+
+    event = EventRecord(id=7, wall_s=1.0, run=RUN, generation=1, kind="restart.decided", text="restart 1 of 10 in 5s")
+    told_in_full = EventRecord(id=6, wall_s=1.0, run=RUN, generation=0, kind="incident.opened", text="unseen")
+    fake = daemon(
+        accepting(
+            shown(),
+            chunk(0, 0, b"step 1\nstep"),
+            chunk(0, 3, b"Boom\n", "err"),
+            chunk(0, 0, b" 2\nhalf"),
+            shown(state="restarting", incident=INCIDENT),
+            told_in_full,
+            event,
+            shown(generation=1, incident=INCIDENT, restarts_used=1),
+            chunk(1, 0, b"resumed\n"),
+            shown(state="succeeded", is_final=True, generation=1, incident=INCIDENT),
+            End(),
+        )
+    )
+    result = supctl("start", "--follow", job_file)
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[:4] == ["── generation 0 · 4 ranks ──", "0 │ step 1", "3 ┃ Boom", "0 │ step 2"]
+    assert lines[4:6] == ["sup │ incident #1", "sup │   rank 3 on n1 (pid 4711) killed by SIGKILL, sender unknown"]
+    assert "sup │     ┃ Traceback (most recent call last):" in lines
+    assert lines[-4:] == ["sup │ restart 1 of 10 in 5s", "0 │ half", "── generation 1 · 4 ranks ──", "0 │ resumed"]
+    assert "unseen" not in result.out
+    assert result.err.endswith("✓ hello@1a2b3c succeeded\n")
+    [watch] = [request for request in fake.requests if isinstance(request, Watch)]
+    assert watch.logs is not None
+    assert (watch.logs.all_generations, watch.logs.tail_lines, watch.logs.ranks) == (True, None, None)
+
+
+@pytest.mark.parametrize(("state", "code"), [("failed", 4), ("stopped", 5)])
+def test_follow_ends_with_the_code_of_the_outcome(supctl, daemon, job_file, state, code):
+    daemon(accepting(shown(state=state, is_final=True, incident=INCIDENT), End()))
+    assert supctl("start", "--follow", job_file).code == code
+
+
+def test_follow_of_a_supd_that_ends_before_the_run_is_not_taken_for_an_outcome(supctl, daemon, job_file):
+    daemon(accepting(shown(), End()))
+    assert supctl("start", "--follow", job_file).code == 69
+
+
+@pytest.mark.parametrize("mode", [(), ("--follow",)])
+def test_ctrl_c_leaves_the_job_alone_and_says_so(supctl, daemon, job_file, mode, monkeypatch):
+    end = threading.Event()
+    daemon(accepting(shown(**STARTING), end))
+
+    def interrupt(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start.Progress, "show", interrupt)
+    result = supctl("start", job_file, *mode)
+    end.set()
+    assert (result.code, "detached; job keeps" in result.err) == (130, True)

@@ -1,0 +1,153 @@
+"""Commands that change a run or wait for one: they end when it is so, with a code a script can use."""
+
+import threading
+
+import pytest
+
+from protocol.messages.control import Done, End, Failure, GetStatus, RestartRun, Resolve, Statuses, StopRun, Watch
+from supervisor.cli import follow
+from tests.cli.conftest import NO_SUCH_RUN, a_run, one_run
+
+RUN = "hello@1a2b3c"
+STOPPED = a_run(state="stopped", is_final=True, ranks_running=0)
+
+
+def shown(**changes):
+    return Statuses(runs=(a_run(**changes),))
+
+
+def scripted(before, replies, watched):
+    """Resolves to the one run, shows it as `before`, answers other requests with `replies`, plays `watched`."""
+
+    def script(request):
+        match request:
+            case Resolve():
+                return [Done(run=RUN)]
+            case GetStatus():
+                return [Statuses(runs=(before,))]
+            case Watch():
+                return watched
+            case _:
+                return replies
+
+    return script
+
+
+def test_stop_waits_until_the_run_is_gone(supctl, daemon):
+    fake = daemon(scripted(a_run(), [Done(run=RUN)], [shown(state="stopping"), Statuses(runs=(STOPPED,))]))
+    result = supctl("stop", "hello", "--grace", "1m30s")
+    assert result.code == 0
+    first, last = result.err.splitlines()
+    assert first == "stopping hello@1a2b3c: gracefully, then SIGKILL after 1m30s"
+    assert last.startswith("✓ hello@1a2b3c stopped")
+    [request] = [request for request in fake.requests if isinstance(request, StopRun)]
+    assert request == StopRun(run=RUN, grace_s=90.0)
+
+
+def test_stop_now_gives_no_grace(supctl, daemon):
+    fake = daemon(scripted(a_run(), [Done(run=RUN)], [Statuses(runs=(STOPPED,))]))
+    assert "SIGKILL now" in supctl("stop", "--now").err
+    assert StopRun(run=RUN, now=True) in fake.requests
+
+
+def test_stop_of_a_run_that_is_over_says_so_and_succeeds(supctl, daemon):
+    fake = daemon(scripted(STOPPED, [], []))
+    result = supctl("stop")
+    assert (result.code, result.err) == (0, "nothing to stop: hello@1a2b3c is already over (stopped)\n")
+    assert not any(isinstance(request, StopRun) for request in fake.requests)
+
+
+def test_stop_all_waits_for_every_run(supctl, daemon):
+    fake = daemon(scripted(a_run(), [Done(runs=(RUN, "other@2"))], [Statuses(runs=(STOPPED,))]))
+    assert supctl("stop", "--all").code == 0
+    assert [request.run for request in fake.requests if isinstance(request, Watch)] == [RUN, "other@2"]
+
+
+def test_stop_all_of_nothing_succeeds(supctl, daemon):
+    daemon(scripted(a_run(), [Done()], []))
+    assert (supctl("stop", "--all").code, supctl("stop", "--all", "hello").code) == (0, 2)
+
+
+def test_a_slow_stop_says_how_many_ranks_are_left(supctl, daemon, monkeypatch):
+    monkeypatch.setattr(follow, "SILENT_S", 0.0)
+    stopping = shown(state="stopping", ranks_running=3)
+    daemon(scripted(a_run(), [Done(run=RUN)], [stopping, Statuses(runs=(STOPPED,))]))
+    assert "… waiting for 3 of 4 ranks to end\n" in supctl("stop").err
+
+
+def test_an_unknown_run_is_code_3_with_the_daemons_hint(supctl, daemon):
+    daemon(one_run(a_run()))
+    for command in ("stop", "restart", "wait", "ps", "logs", "events", "status"):
+        result = supctl(command, "nosuch")
+        assert (command, result.code) == (command, NO_SUCH_RUN.exit_code)
+        assert result.err.endswith("\n→ supctl status\n")
+
+
+def test_several_active_runs_are_listed_by_the_daemon_and_the_choice_is_left_to_the_user(supctl, daemon):
+    several = Failure(code="F011", message="several runs are active: a@1, b@2", hint="supctl stop a@1", exit_code=2)
+    daemon(lambda _request: [several])
+    result = supctl("stop")
+    assert (result.code, "a@1, b@2" in result.err) == (2, True)
+
+
+def test_restart_returns_when_the_next_generation_runs(supctl, daemon):
+    states = [shown(), shown(state="restarting"), shown(state="running", generation=1)]
+    fake = daemon(scripted(a_run(), [Done(run=RUN)], states))
+    result = supctl("restart", "--reason", "rank 1 slow")
+    assert result.code == 0
+    assert "✓ generation 1 runs   4/4 ranks" in result.err
+    assert RestartRun(run=RUN, reason="rank 1 slow") in fake.requests
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("failed", 4), ("stopped", 5), ("succeeded", 0)]
+)
+def test_restart_of_a_run_that_ends_instead_tells_the_outcome(supctl, daemon, state, code):
+    daemon(scripted(a_run(), [Done(run=RUN)], [shown(state=state, is_final=True)]))
+    assert supctl("restart").code == code
+
+
+@pytest.mark.parametrize(
+    ("condition", "state", "code"),
+    [
+        ("running", "running", 0),
+        ("running", "succeeded", 0),
+        ("running", "failed", 4),
+        ("running", "stopped", 5),
+        ("finished", "succeeded", 0),
+        ("finished", "failed", 0),
+        ("finished", "stopped", 0),
+        ("succeeded", "succeeded", 0),
+        ("succeeded", "failed", 4),
+        ("succeeded", "stopped", 5),
+    ],
+)
+def test_wait_ends_when_the_condition_is_reached_or_no_longer_can_be(supctl, daemon, condition, state, code):
+    final = shown(state=state, is_final=state != "running", reason="why")
+    daemon(scripted(a_run(), [], [shown(state="starting"), final]))
+    result = supctl("wait", "hello", "--for", condition)
+    assert result.code == code
+    assert result.err.splitlines()[:2] == [
+        "hello@1a2b3c  starting generation 0",
+        f"hello@1a2b3c  {state} generation 0  why",
+    ]
+    assert ("→ supctl status" in result.err) == (code != 0)
+
+
+def test_wait_that_times_out_is_124(supctl, daemon):
+    end = threading.Event()
+    daemon(scripted(a_run(), [], [shown(), end]))
+    result = supctl("wait", "--timeout", "50ms")
+    end.set()
+    assert (result.code, "was not succeeded within" in result.err) == (124, True)
+
+
+@pytest.mark.parametrize("text", ["5", "soon", "-1s"])
+def test_a_duration_needs_a_unit(supctl, text):
+    result = supctl("wait", "--timeout", text)
+    assert (result.code, "→ supctl wait --help" in result.err) == (2, True)
+
+
+def test_a_stream_that_ends_before_the_run_is_a_supd_that_went_away(supctl, daemon):
+    daemon(scripted(a_run(), [], [shown(), End()]))
+    assert supctl("wait").code == 69

@@ -1,0 +1,344 @@
+"""job.toml: what a sound file means, and what is said of one that is not."""
+
+import contextlib
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import JobInvalid
+from protocol.job import RESERVED_ENV, SCHEMA, JobSpec, RestartTable, RunTable, StopTable, TopologyTable, parse_job
+from protocol.tables import Kind
+
+ROOT = Path(__file__).parents[2]
+LEAST = 'name = "a"\n[run]\nscript = "train.py"\n'
+
+
+def parsed(text: str) -> JobSpec:
+    return parse_job(text.encode(), "job.toml")
+
+
+def problems_of(text: str) -> list[tuple[str, str, str, str, str]]:
+    """Code, key, value, message and hint of every problem of a file."""
+    with pytest.raises(JobInvalid) as caught:
+        parsed(text)
+    return [(p.code, p.key, p.value, p.message, p.hint) for p in caught.value.problems]
+
+
+# --- sound files -------------------------------------------------------------------------------------------------
+
+
+def test_the_least_job_file_takes_every_default_from_the_structs() -> None:
+    assert parsed(LEAST) == JobSpec(name="a", run=RunTable(script="train.py"))
+
+
+def test_every_key_arrives_where_it_belongs() -> None:
+    spec = parsed("""
+        schema = 1
+        name = "llama-7b"
+        [run]
+        command = ["python", "-m", "x"]
+        args = ["--lr", ""]
+        python = "/opt/py/bin/python"
+        workdir = "${HOME}/src"
+        env = { NCCL_DEBUG = "INFO", EMPTY = "" }
+        env_file = "cluster.env"
+        inherit_env = ["HF_*", "PATH"]
+        limits = { nofile = 65536, core = 0, memlock = "unlimited" }
+        [topology]
+        nnodes = 1
+        nproc_per_node = 8
+        role = "trainer"
+        [devices]
+        visibility = "virtual"
+        omp_num_threads = 4
+        [restart]
+        policy = "never"
+        max_restarts = -1
+        stable_after = "1h"
+        backoff = "0s"
+        backoff_max = "1m30s"
+        on_startup_failure = "restart"
+        start_after = "500ms"
+        never_on_exit = [2]
+        always_on_exit = [33, 75]
+        [stop]
+        pre_signal = "usr1"
+        pre_wait = "3m"
+        signal = "SIGINT"
+        grace = "60s"
+        scope = "tree"
+        finish_timeout = "10m"
+        [checkpoint]
+        marker = "out/latest.txt"
+    """)
+    assert spec.run == RunTable(
+        command=("python", "-m", "x"),
+        args=("--lr", ""),
+        python="/opt/py/bin/python",
+        workdir="${HOME}/src",
+        env={"NCCL_DEBUG": "INFO", "EMPTY": ""},
+        env_file="cluster.env",
+        inherit_env=("HF_*", "PATH"),
+        limits={"nofile": 65536, "core": 0, "memlock": -1},
+    )
+    assert spec.topology == TopologyTable(nnodes=1, nproc_per_node=8, role="trainer")
+    assert (spec.devices.visibility, spec.devices.omp_num_threads) == ("virtual", 4)
+    assert spec.restart == RestartTable(
+        policy="never",
+        max_restarts=-1,
+        stable_after_s=3600.0,
+        backoff_s=0.0,
+        backoff_max_s=90.0,
+        on_startup_failure="restart",
+        start_after_s=0.5,
+        never_on_exit=(2,),
+        always_on_exit=(33, 75),
+    )
+    assert spec.stop == StopTable(
+        pre_signal="SIGUSR1", pre_wait_s=180.0, signal="SIGINT", grace_s=60.0, scope="tree", finish_timeout_s=600.0
+    )
+    assert spec.checkpoint.marker == "out/latest.txt"
+
+
+def test_a_table_of_the_file_has_no_field_without_a_key_and_no_key_without_a_field() -> None:
+    keyed = {table: {key.field or name for name, key in keys.items()} for table, keys in SCHEMA.tables.items()}
+    structs = {field.name: field.type for field in msgspec.structs.fields(JobSpec) if field.name not in SCHEMA.top}
+    assert keyed == {table: {f.name for f in msgspec.structs.fields(struct)} for table, struct in structs.items()}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf" / "jobs").glob("*.toml")), ids=lambda path: path.name)
+def test_the_examples_are_sound(path: Path) -> None:
+    spec = parse_job(path.read_bytes(), str(path))
+    assert not spec.run.script or (path.parent / spec.run.script).is_file()
+
+
+# --- problems ----------------------------------------------------------------------------------------------------
+
+
+def test_all_problems_of_a_file_are_told_at_once_with_key_value_and_mend() -> None:
+    with pytest.raises(JobInvalid) as caught:
+        parsed("""
+            nam = "Llama"
+            [run]
+            script = "train.py"
+            command = ["python"]
+            [topology]
+            nproc_pernode = 8
+            [stop]
+            grace = 300
+        """)
+    assert str(caught.value) == (
+        "error[J101]: unknown key `nam`\n  = did you mean `name`?\n\n"
+        "error[J101]: unknown key `nproc_pernode` in [topology]\n  = did you mean `nproc_per_node`?\n\n"
+        'error[J204]: `stop.grace` needs a unit (it is 300)\n  = write "300s" or "5m"\n\n'
+        "error[J202]: `name` is missing\n  = write name = … at the top of the file\n\n"
+        "error[J301]: `run.script` and `run.command` exclude each other\n"
+        "  = keep one: `script` and `module` run under python, `command` is used as it is\n\n"
+        "job.toml: 5 errors"
+    )
+
+
+RUN, TOPOLOGY, RESTART, STOP = "[run]\n", "[topology]\n", "[restart]\n", "[stop]\n"
+
+
+@pytest.mark.parametrize(
+    ("extra", "code", "key", "value", "hint"),
+    [
+        # values
+        ("args = [1]", "J201", "run.args[0]", "1", 'put it in quotes: "1"'),
+        ('args = "-v"', "J201", "run.args", '"-v"', 'write ["-v"]'),
+        ('workdir = ""', "J206", "run.workdir", '""', "write something, or leave the key out for its default"),
+        ('inherit_env = "HF_*"', "J203", "run.inherit_env", '"HF_*"', 'write ["HF_*"] for a pattern'),
+        ('inherit_env = "deamon"', "J203", "run.inherit_env", '"deamon"', 'did you mean "daemon"?'),
+        (
+            "inherit_env = true",
+            "J201",
+            "run.inherit_env",
+            "true",
+            'write "submitter", "daemon", "none", or patterns: ["HF_*"]',
+        ),
+        ("limits = 5", "J201", "run.limits", "5", "write limits = { nofile = 65536 }"),
+        ("limits.nofiles = 5", "J101", "run.limits.nofiles", "", "did you mean `nofile`?"),
+        ("limits.cpu = 5", "J101", "run.limits.cpu", "", "there are nofile, core, memlock, stack"),
+        ("limits.core = -1", "J205", "run.limits.core", "-1", 'write 0 or more or "unlimited"'),
+        ("limits.core = true", "J201", "run.limits.core", "true", 'write 0 or more or "unlimited"'),
+        ('limits.stack = "8MB"', "J203", "run.limits.stack", '"8MB"', 'write 0 or more or "unlimited"'),
+        # environment
+        ("env = []", "J201", "run.env", "", 'write env = { NAME = "value" }, or [run.env] with a line for each'),
+        ("env.A = 1", "J201", "run.env.A", "1", 'put it in quotes: A = "1"'),
+        ("env.A = true", "J201", "run.env.A", "true", 'put it in quotes: A = "true"'),
+        ('env.TOKEN = ["secret"]', "J201", "run.env.TOKEN", "", "write a string"),
+        ('env.TOKEN = "secret\\u0000"', "J206", "run.env.TOKEN", "", "take the \\u0000 out"),
+        ('env."A=B" = "x"', "J208", 'run.env."A=B"', "", "a name has no = and no NUL"),
+        ('env."" = "x"', "J208", 'run.env.""', "", "a name has no = and no NUL"),
+        ('env."A\\u0000" = "x"', "J208", 'run.env."A\\u0000"', "", "a name has no = and no NUL"),
+        ('env.RANK = "3"', "J208", "run.env.RANK", "", "leave it out"),
+        ('env.SUPD_JOB = "x"', "J208", "run.env.SUPD_JOB", "", "leave it out"),
+        # topology and devices
+        (TOPOLOGY + "nnodes = 2", "J103", "topology.nnodes", "2", "write 1"),
+        (TOPOLOGY + 'nnodes = "4:8"', "J103", "topology.nnodes", '"4:8"', "write 1"),
+        (TOPOLOGY + "nnodes = 0", "J205", "topology.nnodes", "0", "write 1"),
+        (TOPOLOGY + "nnodes = true", "J201", "topology.nnodes", "true", "write 1"),
+        (
+            TOPOLOGY + "nproc_per_node = 0",
+            "J205",
+            "topology.nproc_per_node",
+            "0",
+            'write 1 to 4096 or "auto" or "gpu" or "cpu" or "xpu"',
+        ),
+        (TOPOLOGY + 'nproc_per_node = "8"', "J201", "topology.nproc_per_node", '"8"', "write 8 without quotes"),
+        (TOPOLOGY + 'nproc_per_node = "gpus"', "J203", "topology.nproc_per_node", '"gpus"', 'did you mean "gpu"?'),
+        (TOPOLOGY + 'extra_nodes = "grow"', "J103", "topology.extra_nodes", "", "leave it out"),
+        ('[devices]\nvisibility = "one"', "J203", "devices.visibility", '"one"', 'write "all" or "virtual"'),
+        # restart
+        (RESTART + 'policy = "always"', "J203", "restart.policy", '"always"', 'write "on-failure" or "never"'),
+        (RESTART + "max_restarts = -2", "J205", "restart.max_restarts", "-2", "write -1 to 1000000"),
+        (RESTART + "max_restarts = true", "J201", "restart.max_restarts", "true", "write -1 to 1000000"),
+        (RESTART + "never_on_exit = [0]", "J205", "restart.never_on_exit[0]", "0", "write 1 to 255"),
+        (RESTART + "always_on_exit = [1, 256]", "J205", "restart.always_on_exit[1]", "256", "write 1 to 255"),
+        (
+            RESTART + "never_on_exit = [2, 3]\nalways_on_exit = [3]",
+            "J302",
+            "restart.always_on_exit",
+            "3",
+            "keep it in one of them",
+        ),
+        (
+            RESTART + 'backoff = "5m"\nbackoff_max = "1m"',
+            "J302",
+            "restart.backoff_max",
+            "60s",
+            'write "300s" or more',
+        ),
+        # stop
+        (STOP + 'signal = "SIGTREM"', "J207", "stop.signal", '"SIGTREM"', 'did you mean "SIGTERM"?'),
+        (STOP + 'signal = ""', "J207", "stop.signal", '""', 'write a signal\'s name, as in "SIGTERM"'),
+        (STOP + "signal = 15", "J201", "stop.signal", "15", 'write a signal\'s name, as in "SIGTERM"'),
+        (
+            STOP + 'signal = "stop"',
+            "J207",
+            "stop.signal",
+            '"stop"',
+            "it would only suspend the ranks, and they would never end",
+        ),
+        (
+            STOP + 'pre_signal = "KILL"',
+            "J207",
+            "stop.pre_signal",
+            '"KILL"',
+            "it cannot be caught, so nothing could be saved; SIGUSR1 is usual",
+        ),
+        (STOP + 'scope = "node"', "J203", "stop.scope", '"node"', 'write "rank" or "tree"'),
+        (
+            STOP + 'finish_timeout = "on"',
+            "J204",
+            "stop.finish_timeout",
+            '"on"',
+            'write a duration like "90s", "1h30m" or "500ms" (units d, h, m, s, ms, the largest first)',
+        ),
+        # what is not there
+        ("max_restarts = 3", "J101", "run.max_restarts", "", "it belongs in [restart]"),
+        ("[hang]", "J103", "hang", "", "leave it out"),
+        ("[[health.check]]", "J103", "health", "", "leave it out"),
+    ],
+)
+def test_a_wrong_line_is_told_with_its_key_its_value_and_the_mend(
+    extra: str, code: str, key: str, value: str, hint: str
+) -> None:
+    ((found_code, found_key, found_value, message, found_hint),) = problems_of(LEAST + extra)
+    assert (found_code, found_key, found_value, found_hint) == (code, key, value, hint)
+    assert message
+    assert f"| {code} |" in (ROOT / "docs" / "job-file.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["", "A", "-a", "a_b", "a.b", "ä", "a" * 64, "a\n"])
+def test_a_job_name_is_fit_for_a_folder_and_a_host_label(name: str) -> None:
+    ((code, key, _, _, hint),) = problems_of(f"name = {tomllib_string(name)}\n[run]\nscript = 'x'")
+    assert (code, key, hint) == ("J206", "name", "write 1 to 63 of a-z, 0-9 and -, a letter or digit first")
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ("", "[run] needs one of `script`, `module` and `command`"),
+        ("[run]\nargs = []", "[run] needs one of `script`, `module` and `command`"),
+        ("[run]\nscript = 'a'\nmodule = 'b'", "`run.script` and `run.module` exclude each other"),
+        (
+            "[run]\nscript = 'a'\nmodule = 'b'\ncommand = ['c']",
+            "`run.script` and `run.module` and `run.command` exclude each other",
+        ),
+    ],
+)
+def test_a_job_has_exactly_one_program(run: str, message: str) -> None:
+    ((code, _, _, found_message, _),) = problems_of(f'name = "a"\n{run}')
+    assert (code, found_message) == ("J301", message)
+
+
+@pytest.mark.parametrize("content", ["", "\n \n", "# only a comment\n"])
+def test_an_empty_file_is_one_problem(content: str) -> None:
+    assert [code for code, *_ in problems_of(content)] == ["J004"]
+
+
+def test_the_environment_reserved_for_supd_is_torchruns_contract() -> None:
+    assert "MASTER_PORT" in RESERVED_ENV
+    assert "TORCHELASTIC_RUN_ID" in RESERVED_ENV
+    assert len(RESERVED_ENV) == 16
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.binary())
+def test_any_bytes_are_a_job_or_job_invalid(data: bytes) -> None:
+    with contextlib.suppress(JobInvalid):
+        parse_job(data, "job.toml")
+
+
+SCALARS = st.one_of(
+    st.booleans(),
+    st.integers(-(2**70), 2**70).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.sampled_from(["1979-05-27", "nan", "{}", "[]", "{ a = 1 }", "[[1], {}]"]),
+    st.one_of(
+        st.sampled_from(["auto", "off", "90s", "SIGTERM", "none", "on-failure", "unlimited"]), st.text(max_size=8)
+    ).map(lambda text: tomllib_string(text)),
+).map(lambda value: str(value).lower() if isinstance(value, bool) else value)
+KEYS = [f"{table}.{key}" for table, keys in SCHEMA.tables.items() for key in keys]
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.dictionaries(st.sampled_from([*SCHEMA.top, *KEYS, *SCHEMA.tables, "run.env.A", "x.y"]), SCALARS, max_size=6))
+def test_any_value_of_any_key_is_a_job_or_job_invalid(content: dict[str, str]) -> None:
+    text = "".join(f"{key} = {value}\n" for key, value in {"name": '"a"', "run.script": '"x"', **content}.items())
+    with contextlib.suppress(JobInvalid):
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(parsed(text)), type=JobSpec) == parsed(text)
+
+
+def tomllib_string(text: str) -> str:
+    """A basic string of TOML."""
+    escaped = "".join(f"\\U{ord(c):08x}" if not 0xD800 <= ord(c) <= 0xDFFF else "?" for c in text)
+    assert tomllib.loads(f'x = "{escaped}"')
+    return f'"{escaped}"'
+
+
+# --- docs --------------------------------------------------------------------------------------------------------
+
+
+def test_the_reference_lists_every_key_under_its_table_and_no_other() -> None:
+    documented: dict[str, set[str]] = {}
+    table = ""
+    for line in (ROOT / "docs" / "job-file.md").read_text().splitlines():
+        if heading := re.fullmatch(r"### \[(\w+)\]|## .*", line):
+            table = heading[1] or ""
+        elif row := re.match(r"\| `(\w+)` \|", line):
+            documented.setdefault(table, set()).add(row[1])
+    assert documented == {"": set(SCHEMA.top), **{name: set(keys) for name, keys in SCHEMA.tables.items()}}
+
+
+def test_the_reference_lists_every_error_code() -> None:
+    of_supd_toml_only = {Kind.ADDRESS, Kind.PATH, Kind.UNUSABLE}
+    documented = re.findall(r"(?m)^\| J(\d{3}) \|", (ROOT / "docs" / "job-file.md").read_text())
+    assert documented == [f"{kind:03}" for kind in Kind if kind not in of_supd_toml_only]

@@ -1,0 +1,267 @@
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.runner.spawn import ExitStatus, SpawnError, Spawned, WorkerCommand, read_exit, reap, spawn
+from supervisor.shell import tree
+from tests.runner.processes import AS_NOBODY, IS_ROOT, WORKERS, end, is_gone, read_pids, wait_until
+
+ENV = {b"PATH": b"/usr/bin:/bin"}
+
+
+def command(*argv: bytes | str, cwd: bytes | str = "/", **changes: Any) -> WorkerCommand:
+    return WorkerCommand(**{"argv": list(argv), "env": ENV, "cwd": cwd, "limits": {}, "umask": 0o22, **changes})
+
+
+def finish(worker: Spawned) -> tuple[ExitStatus | None, bytes, bytes]:
+    """Wait for the end; exit status and output."""
+    output = []
+    for fd in (worker.stdout_fd, worker.stderr_fd):
+        os.set_blocking(fd, True)
+        with open(fd, "rb") as file:
+            output.append(file.read())
+    wait_until(lambda: read_exit(worker.pidfd) is not None)
+    status = read_exit(worker.pidfd)
+    reap(worker)
+    return status, output[0], output[1]
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """What a worker says of itself."""
+    status, output, errors = finish(spawn(command(sys.executable, os.path.join(WORKERS, "report.py"), **changes)))
+    assert (status, errors) == (ExitStatus(code=0), b"")
+    return dict(json.loads(output))
+
+
+def refusal(cmd: WorkerCommand) -> tuple[str, str]:
+    """Path and reason of a spawn that fails, which leaves no descriptor behind."""
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(SpawnError) as caught:
+        spawn(cmd)
+    assert os.listdir("/proc/self/fd") == before
+    return caught.value.path, caught.value.reason
+
+
+def program(folder: Path, content: bytes, mode: int = 0o755) -> str:
+    path = folder / "prog"
+    path.write_bytes(content)
+    path.chmod(mode)
+    return str(path)
+
+
+# --- what a worker gets ------------------------------------------------------------------------------------------
+
+
+def test_a_worker_gets_exactly_its_environment_folder_and_umask(tmp_path):
+    said = report(cwd=str(tmp_path), env={**ENV, b"A": b"1 \xc3\xa4"}, umask=0o27)
+    # Python puts LC_CTYPE in by itself where the locale is C.
+    assert {name: value for name, value in said["env"].items() if name != "LC_CTYPE"} == {
+        "PATH": "/usr/bin:/bin",
+        "A": "1 ä",
+    }
+    assert (said["cwd"], said["umask"]) == (str(tmp_path), 0o27)
+
+
+def test_a_worker_has_the_three_standard_descriptors_and_no_other():
+    leaky = os.open("/", os.O_RDONLY)
+    os.set_inheritable(leaky, True)
+    try:
+        said = report()
+    finally:
+        os.close(leaky)
+    assert (said["fds"], said["input"]) == ([0, 1, 2], "/dev/null")
+
+
+def test_a_worker_leads_its_own_session_and_dies_with_its_parent():
+    worker = spawn(command(sys.executable, os.path.join(WORKERS, "report.py")))
+    _, output, _ = finish(worker)
+    said = json.loads(output)
+    assert (said["session"], said["group"], said["death_signal"]) == (worker.pid, worker.pid, signal.SIGKILL)
+
+
+def test_a_worker_has_default_signals_whatever_its_parent_ignores_or_blocks():
+    numbers = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers[1:]]
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        said = report()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+        for number, handler in zip(numbers[1:], before, strict=True):
+            signal.signal(number, handler)
+    assert (said["ignored"], int(said["blocked"], 16)) == (0, 0)
+
+
+def test_limits_are_set_and_never_above_the_hard_ones():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert report(limits={"nofile": 123, "core": 0})["limits"] == {"NOFILE": 123, "CORE": 0}
+    assert report(limits={"nofile": -1})["limits"]["NOFILE"] == hard
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+def test_bytes_that_are_no_text_arrive_as_they_are():
+    status, output, _ = finish(spawn(command("printf", b"%s", b"\xff\xfe")))
+    assert (status, output) == (ExitStatus(code=0), b"\xff\xfe")
+
+
+def test_a_killed_parent_takes_its_workers_along():
+    argv = [sys.executable, os.path.join(WORKERS, "spawner.py")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as spawner:
+        found = read_pids(spawner, 2)
+        spawner.kill()
+        try:
+            wait_until(lambda: is_gone(found["worker"][0]))
+        finally:
+            end(found["worker"])
+
+
+def test_only_the_main_thread_spawns():
+    errors: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            spawn(command("true"))
+        except AssertionError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join(15)
+    assert "main thread" in str(errors[0])
+
+
+# --- how it ended ------------------------------------------------------------------------------------------------
+
+
+def test_exit_codes_and_signals_are_told_apart():
+    assert finish(spawn(command("sh", "-c", "exit 9")))[0] == ExitStatus(code=9)
+    assert finish(spawn(command("sh", "-c", "kill -9 $$")))[0] == ExitStatus(signal=9)
+    assert finish(spawn(command("sh", "-c", "exit 137")))[0] == ExitStatus(code=137)
+
+
+def test_an_exit_is_read_without_reaping_and_a_worker_that_runs_has_none():
+    worker = spawn(command("sleep", "60"))
+    assert read_exit(worker.pidfd) is None
+    os.kill(worker.pid, signal.SIGTERM)
+    wait_until(lambda: read_exit(worker.pidfd) is not None)
+    zombie = tree.look(worker.pid)
+    assert zombie is not None
+    assert zombie.state == "Z"
+    assert finish(worker)[0] == ExitStatus(signal=signal.SIGTERM)
+
+
+def test_a_core_dump_is_told(tmp_path):
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    status, _, _ = finish(spawn(command("sh", "-c", "kill -SEGV $$", cwd=str(tmp_path), limits={"core": -1})))
+    assert status is not None
+    assert status.signal == signal.SIGSEGV
+    assert status.core_dumped == (hard != 0)
+
+
+# --- why not -----------------------------------------------------------------------------------------------------
+
+
+def test_a_working_directory_that_cannot_be_entered_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    assert refusal(command("true", cwd=str(tmp_path / "no"))) == (str(tmp_path / "no"), "working directory: not found")
+    assert refusal(command("true", cwd=str(tmp_path / "file"))) == (
+        str(tmp_path / "file"),
+        "working directory: not a directory",
+    )
+
+
+def test_a_program_is_searched_on_the_workers_path_from_its_folder(tmp_path):
+    program(tmp_path, b"#!/bin/sh\necho found\n")
+    env = {b"PATH": b"/nowhere:."}
+    assert finish(spawn(command("prog", cwd=str(tmp_path), env=env)))[1] == b"found\n"
+    assert finish(spawn(command("./prog", cwd=str(tmp_path), env=env)))[1] == b"found\n"
+    assert refusal(command("prog", env=env)) == ("prog", "program not found on the worker's PATH (/nowhere:.)")
+
+
+def test_a_program_that_is_missing_or_not_executable_is_named(tmp_path):
+    path = program(tmp_path, b"#!/bin/sh\n", 0o644)
+    assert refusal(command(f"{path}x")) == (f"{path}x", "program: not found")
+    assert refusal(command(path)) == (path, "program is not executable (chmod +x)")
+    assert refusal(command("prog", env={b"PATH": bytes(tmp_path)})) == (path, "program is not executable (chmod +x)")
+    assert refusal(command(str(tmp_path))) == (str(tmp_path), "program: is a directory")
+    assert refusal(command(f"{path}/x")) == (f"{path}/x", "program: not found: a part of its path is a file")
+    assert refusal(command("")) == ("", "no program is named")
+
+
+def test_the_interpreter_of_a_script_is_named_when_it_is_missing(tmp_path):
+    path = program(tmp_path, b"#!/opt/none/python3 -u\nprint()\n")
+    assert refusal(command(path)) == ("/opt/none/python3", f"interpreter of {path} not found")
+    program(tmp_path, b"#!/bin/sh\r\necho\r\n")
+    assert refusal(command(path)) == (
+        "/bin/sh",
+        f"interpreter of {path} not found: the script has Windows line ends",
+    )
+    (tmp_path / "tool").write_text("#!/bin/sh\n")
+    program(tmp_path, f"#! {tmp_path}/tool\n".encode())
+    assert refusal(command(path)) == (f"{tmp_path}/tool", f"interpreter of {path} is not executable")
+
+
+def test_what_is_no_program_at_all_is_named(tmp_path):
+    path = program(tmp_path, b"just text\n")
+    assert refusal(command(path)) == (
+        path,
+        "not a program for this machine, and no script: its first line is no #! line",
+    )
+
+
+def test_a_program_whose_loader_is_missing_is_named(tmp_path):
+    binary = Path("/bin/true").read_bytes()
+    loader = next(name for name in (b"/lib64/ld-linux-x86-64.so.2", b"/lib/ld-linux-aarch64.so.1") if name in binary)
+    path = program(tmp_path, binary.replace(loader, b"/" + b"x" * (len(loader) - 1), 1))
+    assert refusal(command(path)) == (path, "the loader that this program names is not on this machine")
+
+
+def test_arguments_and_environment_that_are_too_large_or_impossible_are_named():
+    path, reason = refusal(command("/bin/true", "x" * 200_000))
+    assert (path, reason) == ("/bin/true", "arguments and environment are too large (200037 bytes)")
+    assert refusal(command("/bin/true", "a\0b")) == ("/bin/true", "embedded null byte")
+    assert refusal(command("/bin/true", env={b"A=B": b"1"}))[1] == "illegal environment variable name"
+
+
+def test_a_runner_out_of_descriptors_says_so():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(map(int, os.listdir("/proc/self/fd"))) + 3
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        with pytest.raises(SpawnError) as caught:
+            spawn(command("/bin/true"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (caught.value.path, caught.value.reason) == (
+        "/bin/true",
+        f"too many open files in the runner (limit {limit})",
+    )
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="needs root")
+def test_what_an_ordinary_user_may_not_enter_or_execute_is_named(tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    path = program(tmp_path, b"#!/bin/sh\n", 0o700)
+    attempt = """if True:
+        import os, sys
+        from supervisor.runner.spawn import *
+        for argv, cwd in ((["true"], sys.argv[1]), ([sys.argv[2]], "/")):
+            try:
+                spawn(WorkerCommand(argv, {b"PATH": b"/bin"}, cwd, {}, 0o22))
+            except SpawnError as exc:
+                print(exc)
+        """
+    # Without the right to read everything, this time: the checkout must be readable for others.
+    argv = [*AS_NOBODY, sys.executable, "-c", attempt, str(closed), path]
+    said = subprocess.run(argv, capture_output=True, check=True, timeout=15).stdout.decode().splitlines()
+    assert said[-1] == f"{path}: program is not executable (chmod +x)"

@@ -1,0 +1,324 @@
+"""supd.toml, and where supd's files are."""
+
+import contextlib
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import ConfigInvalid
+from supervisor.shell.config import SCHEMA, Config, load_config
+from supervisor.shell.paths import (
+    MAX_SOCKET_PATH_BYTES,
+    default_control_path,
+    ensure_private_dir,
+    home,
+    host_name,
+    socket_path_problem,
+)
+
+ROOT = Path(__file__).parents[2]
+UID = os.getuid()
+
+
+def loaded(folder: Path, content: str, environ: dict[str, str] | None = None) -> Config:
+    (folder / "supd.toml").write_text(content)
+    return load_config(folder / "supd.toml", environ or {"HOME": "/home/me"})
+
+
+def problems_of(folder: Path, content: str) -> list[tuple[str, str, str, str]]:
+    """Code, key, value and hint of every problem of a file."""
+    with pytest.raises(ConfigInvalid) as caught:
+        loaded(folder, content)
+    return [(p.code, p.key, p.value, p.hint) for p in caught.value.problems]
+
+
+# --- configuration -----------------------------------------------------------------------------------------------
+
+
+def test_without_a_file_every_key_has_its_default(tmp_path: Path) -> None:
+    state = Path("/home/me/.local/state/supd", host_name())
+    assert load_config(None, {"HOME": "/home/me", "TMPDIR": str(tmp_path)}) == Config(
+        source=None,
+        node=host_name(),
+        control=tmp_path / f"supd-{UID}" / "control.sock",
+        peer=("127.0.0.1", 29410),
+        peer_is_default=True,
+        fleet="default",
+        credential=state / "fleet.pem",
+        state_dir=state,
+        logs_dir=state / "logs",
+        ready_runners=1,
+        orphan_wait_s=3600.0,
+        linger_s=60.0,
+        cgroup="auto",
+        log_level="info",
+        log_format="auto",
+    )
+
+
+def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
+    config = loaded(
+        tmp_path,
+        """
+        schema = 1
+        [node]
+        name = "gpu-01"
+        [listen]
+        control = "~/c.sock"
+        peer = "[::1]:0"
+        [fleet]
+        name = "blue"
+        credential = "keys/fleet.pem"
+        [state]
+        dir = "/var/tmp/supd"
+        logs_dir = "logs"
+        [workers]
+        ready_runners = 0
+        orphan_wait = "10m"
+        linger = "5s"
+        cgroup = "off"
+        [log]
+        level = "debug"
+        format = "json"
+        """,
+    )
+    assert config == Config(
+        source=tmp_path / "supd.toml",
+        node="gpu-01",
+        control=Path("/home/me/c.sock"),
+        peer=("::1", 0),
+        peer_is_default=False,
+        fleet="blue",
+        credential=tmp_path / "keys" / "fleet.pem",
+        state_dir=Path("/var/tmp/supd"),
+        logs_dir=tmp_path / "logs",
+        ready_runners=0,
+        orphan_wait_s=600.0,
+        linger_s=5.0,
+        cgroup="off",
+        log_level="debug",
+        log_format="json",
+    )
+
+
+def test_the_users_own_file_is_read_where_there_is_one(tmp_path: Path) -> None:
+    environ = {"HOME": "/home/me", "XDG_CONFIG_HOME": str(tmp_path)}
+    assert load_config(None, environ).source is None
+    own = tmp_path / "supd" / "supd.toml"
+    own.parent.mkdir()
+    own.write_text('[node]\nname = "mine"\n')
+    assert (load_config(None, environ).source, load_config(None, environ).node) == (own, "mine")
+    other = tmp_path / "other.toml"
+    other.write_text("")
+    assert load_config(other, environ).node == host_name()
+
+
+def test_the_default_peer_written_out_is_no_default(tmp_path: Path) -> None:
+    assert not loaded(tmp_path, '[listen]\npeer = "127.0.0.1:29410"\n').peer_is_default
+
+
+def test_in_dev_mode_everything_lies_below_one_folder_and_the_users_own_file_is_not_read(tmp_path: Path) -> None:
+    own = tmp_path / "supd" / "supd.toml"
+    own.parent.mkdir()
+    own.write_text("broken")
+    config = load_config(None, {"XDG_CONFIG_HOME": str(tmp_path)}, dev_dir=Path("/d"))
+    assert (config.state_dir, config.logs_dir) == (Path("/d"), Path("/d/logs"))
+    assert (config.control, config.credential) == (Path("/d/control.sock"), Path("/d/fleet.pem"))
+    assert (config.peer, config.peer_is_default) == (("127.0.0.1", 0), False)
+
+
+def test_in_dev_mode_a_named_file_is_read_but_for_its_paths_and_its_port(tmp_path: Path) -> None:
+    file = tmp_path / "supd.toml"
+    file.write_text('[state]\ndir = "/x"\n[listen]\npeer = "h:1"\ncontrol = "/x/y"\n[workers]\nready_runners = 2\n')
+    config = load_config(file, {}, dev_dir=Path("/d"))
+    assert config.ready_runners == 2
+    assert (config.state_dir, config.control, config.peer) == (
+        Path("/d"),
+        Path("/d/control.sock"),
+        ("127.0.0.1", 0),
+    )
+
+
+def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    content = """
+        [node]
+        nam = "x"
+        [listen]
+        peer = "127.0.0.1"
+        http = "off"
+        [workers]
+        ready_runners = 9
+        linger = 60
+        [lease]
+        [logs]
+    """
+    assert problems_of(tmp_path, content) == [
+        ("S101", "node.nam", "", "did you mean `name`?"),
+        (
+            "S211",
+            "listen.peer",
+            '"127.0.0.1"',
+            'write "HOST:PORT", as in "127.0.0.1:29410" or "[::1]:29410"; port 0 is any that is free',
+        ),
+        ("S103", "listen.http", "", "leave it out"),
+        ("S205", "workers.ready_runners", "9", "write 0 to 8"),
+        ("S204", "workers.linger", "60", 'write "60s" or "1m"'),
+        ("S103", "lease", "", "leave it out"),
+        ("S102", "logs", "", "did you mean [log]?"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "peer", ["", ":1", "h:", "h:65536", "h:x", "::1:29410", "[]:1", "[h]:1", "a b:1", "h:1\n", "h:٣"]
+)
+def test_a_peer_is_a_host_and_a_port(tmp_path: Path, peer: str) -> None:
+    assert [code for code, *_ in problems_of(tmp_path, f"[listen]\npeer = '''{peer}'''")] == ["S211"]
+
+
+def test_a_file_that_is_not_there_is_told_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match=r"absent\.toml cannot be read: No such file"):
+        load_config(tmp_path / "absent.toml", {})
+
+
+def test_a_control_socket_whose_path_the_kernel_would_not_take_is_told_at_once(tmp_path: Path) -> None:
+    longest = "/" + "x" * (MAX_SOCKET_PATH_BYTES - 1)
+    assert loaded(tmp_path, f'[listen]\ncontrol = "{longest}"').control == Path(longest)
+    ((code, key, value, hint),) = problems_of(tmp_path, f'[listen]\ncontrol = "{longest}x"')
+    assert (code, key, value) == ("S212", "listen.control", longest + "x")
+    assert "[listen] control" in hint
+    assert socket_path_problem(Path("/" + "ä" * 60)) is not None
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.binary())
+def test_any_bytes_are_a_configuration_or_config_invalid(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.toml"
+    file.write_bytes(data)
+    with contextlib.suppress(ConfigInvalid):
+        load_config(file, {})
+
+
+def test_the_template_lists_every_key_with_its_default(tmp_path: Path) -> None:
+    template = (ROOT / "conf" / "supd.toml").read_text()
+    assert loaded(tmp_path, template) == loaded(tmp_path, "")
+    # A comment that is a setting, and nothing else, begins with "# key =".
+    assert _keys(template, r"# (\w+) = ") == _keys_of_schema()
+    places = ("control", "credential", "dir", "logs_dir", "name")  # these have no default that fits every machine
+    settings = re.sub(rf"(?m)^# (?!(?:{'|'.join(places)}) = )(\w+ = )", r"\1", template)
+    written_out = loaded(tmp_path, settings)
+    assert written_out.peer_is_default is False
+    assert {**vars(written_out), "peer_is_default": True} == vars(loaded(tmp_path, ""))
+    loaded(tmp_path, re.sub(r"(?m)^# (\w+ = )", r"\1", template))
+
+
+def test_the_reference_lists_every_key_under_its_table_and_no_other() -> None:
+    assert _keys((ROOT / "docs" / "supd-toml.md").read_text(), r"\| `(\w+)` \|") == _keys_of_schema()
+
+
+def _keys_of_schema() -> dict[str, set[str]]:
+    return {"": set(SCHEMA.top), **{table: set(keys) for table, keys in SCHEMA.tables.items()}}
+
+
+def _keys(document: str, pattern: str) -> dict[str, set[str]]:
+    keys: dict[str, set[str]] = {}
+    table = ""
+    for line in document.splitlines():
+        if heading := re.match(r"(?:### )?\[(\w+)\]", line):
+            table = heading[1]
+        elif key := re.match(pattern, line):
+            keys.setdefault(table, set()).add(key[1])
+    return keys
+
+
+# --- paths -------------------------------------------------------------------------------------------------------
+
+
+def test_the_control_socket_is_in_the_runtime_folder(tmp_path: Path) -> None:
+    assert default_control_path({"XDG_RUNTIME_DIR": str(tmp_path)}, UID) == tmp_path / "supd" / "control.sock"
+
+
+def test_a_runtime_folder_that_is_unset_relative_absent_a_file_or_anothers_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    fallback = Path(f"/tmp/supd-{UID}/control.sock")
+    assert default_control_path({}, UID) == fallback
+    for unusable in ("", ".", str(tmp_path / "absent"), str(tmp_path / "file")):
+        assert default_control_path({"XDG_RUNTIME_DIR": unusable}, UID) == fallback
+    anothers = default_control_path({"XDG_RUNTIME_DIR": str(tmp_path)}, UID + 1)
+    assert anothers == Path(f"/tmp/supd-{UID + 1}/control.sock")
+
+
+def test_a_temporary_folder_that_is_not_there_is_not_used(tmp_path: Path) -> None:
+    assert default_control_path({"TMPDIR": str(tmp_path)}, 7) == tmp_path / "supd-7" / "control.sock"
+    for unusable in ("", "tmp", str(tmp_path / "absent")):
+        assert default_control_path({"TMPDIR": unusable}, 7) == Path("/tmp/supd-7/control.sock")
+
+
+def test_relative_xdg_paths_are_ignored_as_the_specification_says() -> None:
+    environ = {"HOME": "/home/me", "XDG_STATE_HOME": "state", "XDG_CONFIG_HOME": "config"}
+    assert load_config(None, environ).state_dir == Path("/home/me/.local/state/supd", host_name())
+    environ["XDG_STATE_HOME"] = "/state"
+    assert load_config(None, environ).state_dir == Path("/state/supd", host_name())
+
+
+def test_the_home_folder_is_known_without_HOME() -> None:
+    assert home({"HOME": "relative"}).is_absolute()
+
+
+def test_a_private_folder_is_made_with_all_above_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    ensure_private_dir(folder)
+    ensure_private_dir(folder)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder.parent)] == [0o700, 0o700]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_private_folder_is_private_under_any_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        ensure_private_dir(tmp_path / "a")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+
+
+def test_a_folder_that_is_open_to_others_is_refused_by_name_and_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o750)
+    with pytest.raises(ConfigInvalid, match=r"open to others \(mode 0750\).*/open\)\n.*chmod 700"):
+        ensure_private_dir(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+
+
+def test_a_private_folder_may_be_a_symbolic_link_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir(0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    ensure_private_dir(tmp_path / "link")
+
+
+def test_what_is_no_folder_or_cannot_be_made_is_told_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "absent")
+    with pytest.raises(ConfigInvalid, match=r"is in fact a file.*/file\)"):
+        ensure_private_dir(tmp_path / "file")
+    with pytest.raises(ConfigInvalid, match=r"cannot be made: Not a directory.*/file/below\)"):
+        ensure_private_dir(tmp_path / "file" / "below")
+    with pytest.raises(ConfigInvalid, match=r"cannot be used: No such file.*/dangling\)"):
+        ensure_private_dir(tmp_path / "dangling")
+
+
+@pytest.mark.skipif(UID != 0, reason="only root can make another user's folder")
+def test_another_users_folder_or_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(0o700)
+    os.chown(tmp_path / "theirs", 4711, 4711)
+    (tmp_path / "mine").mkdir(0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    os.chown(tmp_path / "link", 4711, 4711, follow_symlinks=False)
+    for path in (tmp_path / "theirs", tmp_path / "link"):
+        with pytest.raises(ConfigInvalid, match="belongs to uid 4711"):
+            ensure_private_dir(path)

@@ -213,7 +213,7 @@ def _open(connection: _Connection, request: Request) -> None:
         raise Refused("C007", f"the request is too large: {exc}", hint=hint) from exc
     except UnicodeEncodeError as exc:
         hint = "use names and folders that are UTF-8"
-        raise Refused("C013", f"{ascii(exc.object)} is not UTF-8", hint=hint, exit_code=ExitCode.USAGE) from None
+        raise Refused("C013", f"{exc.object!a} is not UTF-8", hint=hint, exit_code=ExitCode.USAGE) from None
     connection.send(frame)
     theirs = connection.receive_greeting()
     if theirs.control_version != CONTROL_VERSION:

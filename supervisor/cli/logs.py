@@ -5,6 +5,7 @@ over restarts and ends with the run.
 """
 
 import argparse
+import re
 
 from protocol.errors import Refused
 from protocol.messages.control import End, EventRecord, LogChunk, LogPaths, LogSelection, Paths, RunStatus, Watch
@@ -25,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
     parser.add_argument("-r", "--ranks", metavar="RANKS", help="like 0 or 0,3 or 8-15 or !0 or all")
-    parser.add_argument(
-        "--gen", metavar="N", type=_generation, default="newest", help="a generation, -1: the one before, or all"
-    )
+    parser.add_argument("--gen", metavar="N", type=_generation, help="a generation, -1: the one before, or all")
     parser.add_argument(
         "-n",
         "--tail",
@@ -57,51 +56,50 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         else:
             context.screen.print(*paths)
         return ExitCode.OK
+    is_past = selection.generation is not None and selection.generation != status.generation
+    is_following = arguments.follow and not status.is_final and not is_past
     try:
         if arguments.json:
-            return _print_json(context, name, selection, arguments.follow)
-        return _print_story(context, status, selection, arguments)
+            return _print_json(context, name, selection, is_following)
+        return _print_story(context, status, selection, is_following=is_following, has_prefix=not arguments.no_prefix)
     except KeyboardInterrupt:
         raise Detached(f"detached; {name} is not touched") from None
 
 
-def _print_story(context: Context, status: RunStatus, selection: LogSelection, arguments: argparse.Namespace) -> int:
+def _print_story(
+    context: Context, status: RunStatus, selection: LogSelection, *, is_following: bool, has_prefix: bool
+) -> int:
     screen = context.screen
-    is_live = arguments.follow and not status.is_final
     begin_s = wall_s()
 
     def wants_event(event: EventRecord) -> bool:
-        if is_live and event.wall_s >= begin_s:
+        if is_following and event.wall_s >= begin_s:
             return not event.kind.startswith("incident.")  # told in full
-        if selection.all_generations:
-            return True
-        chosen = _generation_shown(selection, status)
-        return chosen is not None and event.generation == chosen
+        return selection.all_generations or event.generation == _generation_shown(selection, status)
 
     last_incident = status.incident.number if status.incident else 0
     story = Story(
         screen,
+        status,
         wants_event,
-        incidents_after=last_incident if is_live else None,
-        has_prefix=not arguments.no_prefix,
+        incidents_after=last_incident if is_following else None,
+        has_prefix=has_prefix,
     )
     wait_line = WaitLine(screen)
-    request = Watch(
-        run=status.run, follow=arguments.follow, events=not arguments.no_prefix, snapshots=True, logs=selection
-    )
+    request = Watch(run=status.run, follow=is_following, events=has_prefix, snapshots=True, logs=selection)
     try:
         for reply in context.client.stream(request, TICK_S):
             if isinstance(reply, End):
                 break
             if reply is not None:
                 story.take(reply)
-            if is_live and story.run is not None:
+            if is_following:
                 wait_line.show(story.run)
     finally:
         story.finish()
-    if arguments.follow:
-        if story.run is None or not story.run.is_final:
-            raise ConnectionLost(context.client.address)
+    if is_following and not story.run.is_final:
+        raise ConnectionLost(context.client.address)
+    if story.run.is_final and _generation_shown(selection, status) == status.generation:
         reason = f": {safe(story.run.reason)}" if story.run.reason else ""
         story.rule(f"{status.run} {story.run.state}{reason}")
     return ExitCode.OK
@@ -129,7 +127,7 @@ def _selection(arguments: argparse.Namespace, context: Context, status: RunStatu
         known = follow(context, status.run, lambda status: status.ranks is not None)
         status = known or status
     is_all = arguments.gen == "all"
-    generation = None if arguments.gen in ("all", "newest") else arguments.gen
+    generation = None if is_all else arguments.gen
     newest = -1 if status.generation is None else status.generation
     if generation is not None and (generation > newest or (generation == -1 and newest < 1)):
         which = "before the newest" if generation == -1 else str(generation)
@@ -155,18 +153,14 @@ def _generation_shown(selection: LogSelection, status: RunStatus) -> int | None:
 
 
 def _generation(text: str) -> int | str:
-    if text == "all":
-        return text
-    number = int(text)
-    if number < -1:
-        raise argparse.ArgumentTypeError("a generation is 0, 1, 2 …, -1 or all")
-    return number
+    return text if text == "all" else _number(text, -1, "a generation is 0, 1, 2 …, -1 or all")
 
 
 def _lines(text: str) -> int | None:
-    if text == "all":
-        return None
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("a number of lines is 0 or more, or all")
-    return number
+    return None if text == "all" else _number(text, 0, "a number of lines is 0 or more, or all")
+
+
+def _number(text: str, low: int, form: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,9}", text) or int(text) < low:
+        raise argparse.ArgumentTypeError(form)
+    return int(text)

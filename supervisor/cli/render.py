@@ -160,7 +160,7 @@ def ranks_table(ranks: Sequence[RankStatus], channel: Channel) -> list[str]:
     rows = [["RANK", "NODE", "LOCAL", "PID", "STATE", "EXIT", ""]]
     for rank in ranks:
         pid = "-" if rank.pid is None else str(rank.pid)
-        rows.append([str(rank.rank), rank.node, str(rank.local_rank), pid, rank.state, exit_of(rank), _rank_note(rank)])
+        rows.append([str(rank.rank), rank.node, str(rank.local_rank), pid, rank.state, exit_of(rank), rank.note])
     return table(rows, channel)
 
 
@@ -169,12 +169,3 @@ def exit_of(rank: RankStatus) -> str:
     if rank.signal is not None:
         return rank.signal if rank.shell_code is None else f"{rank.signal} ({rank.shell_code})"
     return "-" if rank.exit_code is None else str(rank.exit_code)
-
-
-def _rank_note(rank: RankStatus) -> str:
-    notes = [rank.note] if rank.note else []
-    if rank.stopped_by_supervisor:
-        notes.append("stopped by supd")
-    if rank.core_dumped:
-        notes.append("core dumped")
-    return ", ".join(notes)

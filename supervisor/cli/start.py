@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from protocol.errors import Refused
-from protocol.messages.control import Done, End, LogSelection, RunStatus, Start, Watch
+from protocol.messages.control import Done, End, EventRecord, LogSelection, RunStatus, Start, Watch
 from supervisor.cli.client import ConnectionLost, Unavailable
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.exit_code import ExitCode
@@ -156,7 +156,11 @@ def _submit(context: Context, request: Start) -> Done:
 def _follow_output(context: Context, run: str, progress: Progress) -> int:
     from supervisor.cli.story import Story
 
-    story = Story(context.screen, lambda event: not event.kind.startswith("incident."), incidents_after=0)
+    def wants_event(event: EventRecord) -> bool:
+        return not event.kind.startswith("incident.")  # told in full
+
+    status = context.client.status(run)
+    story = Story(context.screen, status, wants_event, incidents_after=0)
     wait_line = WaitLine(context.screen)
     request = Watch(
         run=run,
@@ -171,15 +175,14 @@ def _follow_output(context: Context, run: str, progress: Progress) -> int:
                 break
             if reply is not None:
                 story.take(reply)
-            if story.run is not None:
-                if not story.run.has_started:
-                    progress.show(story.run)
-                wait_line.show(story.run)
+            if not story.run.has_started:
+                progress.show(story.run)
+            wait_line.show(story.run)
     except KeyboardInterrupt:
         raise Detached(_detached(run, "running")) from None
     finally:
         story.finish()
-    if story.run is None or not story.run.is_final:
+    if not story.run.is_final:
         raise ConnectionLost(context.client.address)
     tell_outcome(context.screen, story.run)
     return outcome_code(story.run)

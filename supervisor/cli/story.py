@@ -11,7 +11,7 @@ RANK_STYLES = ("cyan", "green", "magenta", "blue", "yellow")
 
 
 class Story:
-    """Prints the replies of a Watch as they come.
+    """Prints the replies of a Watch on `run` as they come.
 
     `wants_event` chooses the supervisor's lines. Incidents numbered above `incidents_after` are told in full when
     they happen; None tells none.
@@ -20,19 +20,20 @@ class Story:
     def __init__(
         self,
         screen: Screen,
+        run: RunStatus,
         wants_event: Callable[[EventRecord], bool],
         *,
         incidents_after: int | None,
         has_prefix: bool = True,
     ) -> None:
-        self.run: RunStatus | None = None
+        self.run = run
         self._screen = screen
         self._wants_event = wants_event
         self._incidents_after = incidents_after
         self._has_prefix = has_prefix
         self._joiner = LineJoiner()
         self._generation: int | None = None
-        self._label_columns = 0
+        self._label_columns = _label_columns(run)
 
     def take(self, reply: ControlReply) -> None:
         """Print what there is to print of one reply."""
@@ -64,7 +65,7 @@ class Story:
         for source, lines in self._joiner.finish(before=generation):
             self._print(source, lines)
         self._generation = generation
-        ranks = self.run.ranks if self.run is not None and self.run.generation == generation else None
+        ranks = self.run.ranks if self.run.generation == generation else None
         self.rule(f"generation {generation}" + ("" if ranks is None else f" · {ranks} rank{'s' * (ranks != 1)}"))
 
     def _print(self, source: Source, lines: list[bytes]) -> None:
@@ -74,26 +75,26 @@ class Story:
             self._screen.print_bytes(b"\n".join([*lines, b""]))
             return
         out = self._screen.out
-        label = f"{source.node}:{source.rank}" if self._shows_nodes() else str(source.rank)
+        label = f"{source.node}:{source.rank}" if self.run.nnodes > 1 else str(source.rank)
         label = out.paint(label.ljust(self._label_columns), RANK_STYLES[source.rank % len(RANK_STYLES)])
         bar = "│" if source.stream == "out" else out.paint("┃", "red")
         self._screen.print(*(f"{label} {bar} {clean(line, out.has_colour)}" for line in lines))
-
-    def _shows_nodes(self) -> bool:
-        return self.run is None or self.run.nnodes > 1
 
     def _sup(self, text: str) -> None:
         self._screen.print(f"{self._screen.out.paint('sup'.rjust(self._label_columns), 'dim')} │ {text}")
 
     def _take_status(self, run: RunStatus) -> None:
         self.run = run
-        if run.ranks is not None:
-            nodes = [f"{node}:" for node in run.nodes] if run.nnodes > 1 else [""]
-            longest = max((len(node) for node in nodes), default=0)
-            self._label_columns = max(self._label_columns, longest + len(str(run.ranks - 1)))
+        self._label_columns = max(self._label_columns, _label_columns(run))
         if self._incidents_after is None or run.incident is None or run.incident.number <= self._incidents_after:
             return
         self._incidents_after = run.incident.number
         for line in [f"incident #{run.incident.number}", *incident_block(run.incident, self._screen.out)]:
             if self._has_prefix:
                 self._sup(line)
+
+
+def _label_columns(run: RunStatus) -> int:
+    """How wide the longest NODE:RANK (on one node: RANK) of a run is."""
+    longest_node = max((len(node) + 1 for node in run.nodes), default=0) if run.nnodes > 1 else 0
+    return longest_node + len(str(max((run.ranks or 1) - 1, 0)))

@@ -33,13 +33,15 @@ GREETING = Greeting(control_version=CONTROL_VERSION, supd_version="9.9", node="n
 Step = object
 """A message to send, bytes to send as they are, or a threading.Event to wait for."""
 
+Script = Callable[[Request], Iterable[Step]]
+
 
 @dataclass
 class FakeDaemon:
     """Greets, reads one request a connection, plays the steps that `script` gives for it, hangs up."""
 
     address: str
-    script: Callable[[Request], Iterable[Step]]
+    script: Script
     greeting: Step = GREETING
     requests: list[Request] = field(default_factory=list)
     greetings: list[Greeting] = field(default_factory=list)
@@ -114,6 +116,12 @@ class Result:
     err: str
 
 
+Supctl = Callable[..., Result]
+"""supctl's arguments, `is_tty`, `encoding` -> Result."""
+Daemon = Callable[..., FakeDaemon]
+"""script, greeting -> a FakeDaemon that answers already."""
+
+
 class Terminal(io.TextIOWrapper):
     """A stream that says it is a terminal."""
 
@@ -127,11 +135,11 @@ def address(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def daemon(address: str) -> Iterator[Callable[..., FakeDaemon]]:
-    """Starts a FakeDaemon; without a script, it knows one run (see `one_run`)."""
+def daemon(address: str) -> Iterator[Daemon]:
+    """Starts FakeDaemons, and sees to their end."""
     started: list[FakeDaemon] = []
 
-    def start(script: Callable[[Request], Iterable[Step]], greeting: Step = GREETING) -> FakeDaemon:
+    def start(script: Script, greeting: Step = GREETING) -> FakeDaemon:
         started.append(FakeDaemon(address, script, greeting))
         return started[-1]
 
@@ -141,7 +149,7 @@ def daemon(address: str) -> Iterator[Callable[..., FakeDaemon]]:
 
 
 @pytest.fixture
-def supctl(address: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def supctl(address: str, monkeypatch: pytest.MonkeyPatch) -> Supctl:
     """Calls supctl with these arguments, on streams in memory."""
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM", "LC_ALL", "LC_CTYPE", "SUPD_ADDR"):
         monkeypatch.delenv(name, raising=False)
@@ -193,7 +201,7 @@ def a_run(**changes: object) -> RunStatus:
     return RunStatus(**(values | changes))  # type: ignore[arg-type]
 
 
-def one_run(run: RunStatus, *rest: Step) -> Callable[[Request], Iterable[Step]]:
+def one_run(run: RunStatus, *rest: Step) -> Script:
     """A script that knows one run: resolves to it, shows it, and plays `rest` for anything else."""
 
     def script(request: Request) -> Iterable[Step]:

@@ -1,5 +1,7 @@
 """Lines come out once and whole; bytes become text that is safe to print."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,9 @@ def chunk(source: Source, data: bytes) -> LogChunk:
     texts=st.lists(st.binary(max_size=60).map(lambda b: b.replace(b"x", b"\n")), min_size=4, max_size=4),
     draws=st.randoms(use_true_random=False),
 )
-def test_any_chunking_by_any_mix_of_streams_gives_each_line_once_and_in_order(texts, draws):
+def test_any_chunking_by_any_mix_of_streams_gives_each_line_once_and_in_order(
+    texts: list[bytes], draws: random.Random
+) -> None:
     left = dict(zip(SOURCES, texts, strict=True))
     got: dict[Source, list[bytes]] = {source: [] for source in SOURCES}
     joiner = LineJoiner()
@@ -35,7 +39,7 @@ def test_any_chunking_by_any_mix_of_streams_gives_each_line_once_and_in_order(te
         assert got[source] == (expected if expected[-1] else expected[:-1])
 
 
-def test_an_unfinished_line_is_held_back_until_the_stream_or_its_generation_is_over():
+def test_an_unfinished_line_is_held_back_until_the_stream_or_its_generation_is_over() -> None:
     joiner = LineJoiner()
     assert joiner.feed(chunk(SOURCES[0], b"half")) == (SOURCES[0], [])
     assert joiner.feed(chunk(SOURCES[3], b"other")) == (SOURCES[3], [])
@@ -44,7 +48,7 @@ def test_an_unfinished_line_is_held_back_until_the_stream_or_its_generation_is_o
     assert joiner.finish() == []
 
 
-def test_a_line_without_end_does_not_fill_the_memory():
+def test_a_line_without_end_does_not_fill_the_memory() -> None:
     joiner = LineJoiner()
     lines = [line for _ in range(40) for line in joiner.feed(chunk(SOURCES[0], b"y" * 65536))[1]]
     assert [len(line) for line in lines] == [MAX_LINE_BYTES, MAX_LINE_BYTES]
@@ -65,14 +69,14 @@ def test_a_line_without_end_does_not_fill_the_memory():
         (b"\x1b[31mred\x1b[0m", "red"),
     ],
 )
-def test_nothing_but_text_and_tabs_reaches_the_terminal(line, text):
+def test_nothing_but_text_and_tabs_reaches_the_terminal(line: bytes, text: str) -> None:
     assert clean(line, keeps_colour=False) == text
 
 
-def test_colours_are_kept_where_wanted_and_end_with_their_line():
+def test_colours_are_kept_where_wanted_and_end_with_their_line() -> None:
     assert clean(b"\x1b[31mred\x1b[2J", keeps_colour=True) == "\x1b[31mred\x1b[0m"
 
 
 @given(st.binary(max_size=80))
-def test_no_bytes_at_all_can_smuggle_a_control_character_through(line):
+def test_no_bytes_at_all_can_smuggle_a_control_character_through(line: bytes) -> None:
     assert all(c == "\t" or not ("\x00" <= c < " " or "\x7f" <= c <= "\x9f") for c in clean(line, keeps_colour=False))

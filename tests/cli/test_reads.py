@@ -1,11 +1,14 @@
 """What `status`, `ps`, `events`, `validate` and `version` print, for people and for programs."""
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from protocol.messages.control import Done, End, EventRecord, Failure, Incident, RankStatus, Statuses
-from tests.cli.conftest import GREETING, a_run, one_run
+from protocol.messages.control import Done, End, EventRecord, Failure, Incident, RankStatus, Request, Statuses
+from tests.cli.conftest import GREETING, Daemon, Result, Step, Supctl, a_run, one_run
 
 INCIDENT = Incident(
     number=2,
@@ -30,29 +33,32 @@ RANKS = (
         signal="SIGSEGV",
         shell_code=139,
         core_dumped=True,
+        note="killed by SIGSEGV (core dumped)",
         ended_wall_s=1_800_000_000.5,
         ran_s=2.5,
     ),
 )
-TIME = r"2\d\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d\d\dZ"
 
 
-def document(result, name):
+def document(result: Result, name: str) -> dict[str, Any]:
     assert result.code == 0
     assert result.out.count("\n") == 1
     content = json.loads(result.out)
     assert list(content) == ["schema", "time", "data", "warnings"]
     assert content["schema"] == f"supctl.{name}/1"
-    return content["data"]
+    data: dict[str, Any] = content["data"]
+    return data
 
 
-def two_runs(_request):
-    failed = a_run(run="bert@2", job="bert", state="failed", is_final=True, reason="budget spent", ended_wall_s=1.8e9 + 90)
+def two_runs(_request: Request) -> Sequence[Step]:
+    failed = a_run(
+        run="bert@2", job="bert", state="failed", is_final=True, reason="budget spent", ended_wall_s=1.8e9 + 90
+    )
     waiting = a_run(state="starting", ranks=None, waiting_for="n2 to offer itself", wait_left_s=41.0, generation=None)
     return [Statuses(runs=(waiting, failed))]
 
 
-def test_status_is_a_table_that_awk_can_read(supctl, daemon):
+def test_status_is_a_table_that_awk_can_read(supctl: Supctl, daemon: Daemon) -> None:
     daemon(two_runs)
     result = supctl("status")
     assert result.code == 0
@@ -63,7 +69,9 @@ def test_status_is_a_table_that_awk_can_read(supctl, daemon):
     assert second.endswith("1m30s  budget spent → supctl status bert")
 
 
-def test_in_80_columns_a_table_drops_or_cuts_its_last_columns_and_never_wraps(supctl, daemon, monkeypatch):
+def test_in_80_columns_a_table_drops_or_cuts_its_last_columns_and_never_wraps(
+    supctl: Supctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     daemon(two_runs)
     for columns in (80, 40, 12, 5):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -73,18 +81,18 @@ def test_in_80_columns_a_table_drops_or_cuts_its_last_columns_and_never_wraps(su
         assert lines[0].startswith("JOB")
 
 
-def test_runs_of_the_same_job_are_told_apart_by_their_run(supctl, daemon):
+def test_runs_of_the_same_job_are_told_apart_by_their_run(supctl: Supctl, daemon: Daemon) -> None:
     daemon(lambda _request: [Statuses(runs=(a_run(), a_run(run="hello@9", state="stopped", is_final=True)))])
     assert [line.split()[0] for line in supctl("ls").out.splitlines()] == ["JOB", "hello@1a2b3c", "hello@9"]
 
 
-def test_no_runs_is_an_answer_with_a_next_step(supctl, daemon):
+def test_no_runs_is_an_answer_with_a_next_step(supctl: Supctl, daemon: Daemon) -> None:
     daemon(lambda _request: [Statuses(runs=())])
     result = supctl("list")
     assert (result.code, result.out, result.err) == (0, "", "no runs yet   → supctl start FILE\n")
 
 
-def test_status_of_a_job_shows_its_last_incident(supctl, daemon):
+def test_status_of_a_job_shows_its_last_incident(supctl: Supctl, daemon: Daemon) -> None:
     daemon(one_run(a_run(incident=INCIDENT, restarts_used=2, saved_step=40)))
     lines = supctl("status", "hello").out.splitlines()
     assert lines[0].startswith("hello@1a2b3c  running   generation 0   4/4 ranks on 1/1 nodes   up ")
@@ -94,7 +102,7 @@ def test_status_of_a_job_shows_its_last_incident(supctl, daemon):
     assert lines[-2:] == ["  last lines of its stderr:", "    ┃ ValueError: �"]
 
 
-def test_status_as_json_has_every_key_and_null_for_what_is_not_known(supctl, daemon):
+def test_status_as_json_has_every_key_and_null_for_what_is_not_known(supctl: Supctl, daemon: Daemon) -> None:
     daemon(one_run(a_run(incident=INCIDENT)))
     data = document(supctl("status", "hello", "--json"), "status")
     [run] = data["runs"]
@@ -106,17 +114,17 @@ def test_status_as_json_has_every_key_and_null_for_what_is_not_known(supctl, dae
     assert (run["incident"]["signal"], run["incident"]["evidence"]) == (None, None)
 
 
-def test_ps_is_a_line_a_rank_with_how_it_ended(supctl, daemon):
+def test_ps_is_a_line_a_rank_with_how_it_ended(supctl: Supctl, daemon: Daemon) -> None:
     daemon(one_run(a_run(rank_list=RANKS)))
     assert supctl("ps").out.splitlines() == [
         "RANK  NODE  LOCAL  PID  STATE    EXIT",
         "0     n1    0      11   running  -",
-        "1     n1    1      12   killed   SIGSEGV (139)  core dumped",
+        "1     n1    1      12   killed   SIGSEGV (139)  killed by SIGSEGV (core dumped)",
     ]
     assert supctl("ps", "-q").out == "11\n"
 
 
-def test_ps_as_json_has_what_a_script_needs_to_find_a_process(supctl, daemon):
+def test_ps_as_json_has_what_a_script_needs_to_find_a_process(supctl: Supctl, daemon: Daemon) -> None:
     daemon(one_run(a_run(rank_list=RANKS)))
     data = document(supctl("ps", "--json"), "ps")
     assert (data["run"], data["job"], data["generation"]) == ("hello@1a2b3c", "hello", 0)
@@ -133,11 +141,11 @@ def test_ps_as_json_has_what_a_script_needs_to_find_a_process(supctl, daemon):
         "stopped_by_supervisor": False,
         "ended_at": "2027-01-15T08:00:00.500Z",
         "ran_seconds": 2.5,
-        "note": None,
+        "note": "killed by SIGSEGV (core dumped)",
     }
 
 
-def test_events_are_a_line_each(supctl, daemon):
+def test_events_are_a_line_each(supctl: Supctl, daemon: Daemon) -> None:
     event = EventRecord(id=9, wall_s=1.8e9, run="hello@1a2b3c", generation=None, kind="run.accepted", text="by\nada")
     daemon(one_run(a_run(), event, End()))
     head, line = supctl("events").out.splitlines()
@@ -155,7 +163,7 @@ def test_events_are_a_line_each(supctl, daemon):
     }
 
 
-def test_an_error_as_json_goes_to_stderr_and_leaves_stdout_empty(supctl, daemon):
+def test_an_error_as_json_goes_to_stderr_and_leaves_stdout_empty(supctl: Supctl, daemon: Daemon) -> None:
     daemon(one_run(a_run()))
     result = supctl("ps", "nosuch", "--json")
     assert (result.code, result.out) == (3, "")
@@ -170,43 +178,45 @@ def test_an_error_as_json_goes_to_stderr_and_leaves_stdout_empty(supctl, daemon)
 
 
 @pytest.fixture
-def job_file(tmp_path):
+def job_file(tmp_path: Path) -> str:
     file = tmp_path / "job.toml"
     file.write_text('name = "hello"\n[run]\ncommand = ["true"]\n')
-    return file
+    return str(file)
 
 
-def test_validate_says_if_only_the_file_could_be_checked(supctl, job_file):
-    result = supctl("validate", str(job_file))
+def test_validate_says_if_only_the_file_could_be_checked(supctl: Supctl, job_file: str) -> None:
+    result = supctl("validate", job_file)
     assert result.code == 0
     assert "is valid" in result.err
     assert "only the file was checked: no supd answers" in result.err
 
 
-def test_validate_lets_supd_check_what_the_file_alone_does_not_tell(supctl, daemon, job_file):
+def test_validate_lets_supd_check_what_the_file_alone_does_not_tell(
+    supctl: Supctl, daemon: Daemon, job_file: str
+) -> None:
     daemon(lambda _request: [Failure(code="J401", message="no script x.py", hint="mend it", exit_code=78)])
-    result = supctl("validate", str(job_file))
+    result = supctl("validate", job_file)
     assert (result.code, "no script x.py" in result.err) == (78, True)
 
 
-def test_validate_tells_all_problems_at_once(supctl, job_file):
-    job_file.write_text('nam = "hello"\n[run]\ncommand = 3\n')
-    result = supctl("validate", str(job_file))
+def test_validate_tells_all_problems_at_once(supctl: Supctl, job_file: str) -> None:
+    Path(job_file).write_text('nam = "hello"\n[run]\ncommand = 3\n')
+    result = supctl("validate", job_file)
     assert result.code == 78
     assert result.err.count("error[J") >= 2
-    content = json.loads(supctl("validate", "--json", str(job_file)).out)
+    content = json.loads(supctl("validate", "--json", job_file).out)
     assert content["data"]["valid"] is False
     assert len(content["data"]["problems"]) >= 2
 
 
-def test_validate_as_json_warns_if_only_the_file_was_checked(supctl, daemon, job_file):
-    content = json.loads(supctl("validate", "--json", str(job_file)).out)
+def test_validate_as_json_warns_if_only_the_file_was_checked(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
+    content = json.loads(supctl("validate", "--json", job_file).out)
     assert (content["data"]["valid"], len(content["warnings"])) == (True, 1)
     daemon(lambda _request: [Done()])
-    assert document(supctl("validate", "--json", str(job_file)), "validate")["problems"] == []
+    assert document(supctl("validate", "--json", job_file), "validate")["problems"] == []
 
 
-def test_version_tells_both_and_an_absent_supd_is_no_failure(supctl, daemon):
+def test_version_tells_both_and_an_absent_supd_is_no_failure(supctl: Supctl, daemon: Daemon) -> None:
     result = supctl("version")
     assert (result.code, "no supd answers" in result.err) == (0, True)
     daemon(lambda _request: [])

@@ -2,6 +2,8 @@
 
 import os
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -10,15 +12,16 @@ from protocol.messages.control import (
     End,
     EventRecord,
     Failure,
+    GetStatus,
     Incident,
     LogChunk,
-    Resolve,
+    Request,
     Start,
     Statuses,
     Watch,
 )
 from supervisor.cli import follow, start
-from tests.cli.conftest import a_run
+from tests.cli.conftest import Daemon, Script, Step, Supctl, a_run
 
 RUN = "hello@1a2b3c"
 INCIDENT = Incident(
@@ -38,32 +41,34 @@ FAILED = {"state": "failed", "is_final": True, "reason": "restart budget spent",
 
 
 @pytest.fixture
-def job_file(tmp_path):
+def job_file(tmp_path: Path) -> str:
     file = tmp_path / "job.toml"
     file.write_bytes(b'name = "hello"\n')
     return str(file)
 
 
-def shown(**changes):
+def shown(**changes: object) -> Statuses:
     return Statuses(runs=(a_run(**changes),))
 
 
-def accepting(*steps, done=None):
+def accepting(*steps: Step) -> Script:
     """A script that accepts a start and plays `steps` for the Watch that follows."""
 
-    def script(request):
+    def script(request: Request) -> Sequence[Step]:
         match request:
             case Start():
-                return [done or Done(run=RUN, notes=("python /usr/bin/python3",))]
-            case Resolve():
-                return [Done(run=RUN)]
+                return [Done(run=RUN, notes=("python /usr/bin/python3",))]
+            case GetStatus():
+                return [shown(**STARTING)]
             case _:
                 return steps
 
     return script
 
 
-def test_it_returns_when_all_ranks_have_started_and_tells_each_change_once(supctl, daemon, job_file):
+def test_it_returns_when_all_ranks_have_started_and_tells_each_change_once(
+    supctl: Supctl, daemon: Daemon, job_file: str
+) -> None:
     spawned = STARTING | {"ranks_running": 4}
     fake = daemon(accepting(shown(**STARTING), shown(**spawned), shown(**spawned), shown()))
     result = supctl("start", job_file)
@@ -79,7 +84,9 @@ def test_it_returns_when_all_ranks_have_started_and_tells_each_change_once(supct
     assert [type(request) for request in fake.requests] == [Start, Watch]
 
 
-def test_supd_gets_the_file_and_the_place_it_was_started_from(supctl, daemon, job_file, tmp_path, monkeypatch):
+def test_supd_gets_the_file_and_the_place_it_was_started_from(
+    supctl: Supctl, daemon: Daemon, job_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
     python = tmp_path / "venv" / "bin" / "python3"
     python.parent.mkdir(parents=True)
@@ -102,7 +109,7 @@ def test_supd_gets_the_file_and_the_place_it_was_started_from(supctl, daemon, jo
     assert not request.check_only
 
 
-def test_without_a_virtual_environment_the_first_python_on_the_path_is_the_interpreter(tmp_path):
+def test_without_a_virtual_environment_the_first_python_on_the_path_is_the_interpreter(tmp_path: Path) -> None:
     for folder, name in (("a", "python"), ("b", "python3")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).touch(0o755)
@@ -111,37 +118,41 @@ def test_without_a_virtual_environment_the_first_python_on_the_path_is_the_inter
     assert start.find_python({"PATH": str(tmp_path)}) == ""
 
 
-def test_quiet_prints_the_run_and_nothing_else(supctl, daemon, job_file):
+def test_quiet_prints_the_run_and_nothing_else(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
     daemon(accepting(shown()))
     result = supctl("-q", "start", job_file)
     assert (result.code, result.out, result.err) == (0, "hello@1a2b3c\n", "")
 
 
-def test_a_dry_run_starts_nothing(supctl, daemon, job_file):
+def test_a_dry_run_starts_nothing(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
     fake = daemon(accepting())
     result = supctl("start", "--dry-run", job_file)
     assert (result.code, "nothing was started" in result.err) == (0, True)
     assert [request.check_only for request in fake.requests] == [True]
 
 
-def test_every_problem_of_the_job_file_is_shown_and_the_code_is_78(supctl, daemon, job_file):
-    message = 'error[J101]: unknown key `nam`\n  = did you mean `name`?\n\njob.toml: 1 error'
+def test_every_problem_of_the_job_file_is_shown_and_the_code_is_78(
+    supctl: Supctl, daemon: Daemon, job_file: str
+) -> None:
+    message = "error[J101]: unknown key `nam`\n  = did you mean `name`?\n\njob.toml: 1 error"
     daemon(lambda _request: [Failure(code="J000", message=message, hint="mend the file", exit_code=78)])
     result = supctl("start", job_file)
     assert (result.code, result.err) == (78, f"{message}\n→ mend the file\n")
 
 
 @pytest.mark.parametrize("name", ["nosuch.toml", "."])
-def test_a_file_that_cannot_be_read_is_said_without_asking_supd(supctl, tmp_path, name):
+def test_a_file_that_cannot_be_read_is_said_without_asking_supd(supctl: Supctl, tmp_path: Path, name: str) -> None:
     result = supctl("start", str(tmp_path / name))
     assert (result.code, "cannot read" in result.err) == (78, True)
 
 
-def test_a_file_too_large_for_a_job_is_not_read_to_its_end(supctl):
+def test_a_file_too_large_for_a_job_is_not_read_to_its_end(supctl: Supctl) -> None:
     assert supctl("start", "/dev/zero").code == 78
 
 
-def test_a_run_that_fails_before_it_has_started_tells_who_died_and_how(supctl, daemon, job_file):
+def test_a_run_that_fails_before_it_has_started_tells_who_died_and_how(
+    supctl: Supctl, daemon: Daemon, job_file: str
+) -> None:
     daemon(accepting(shown(**STARTING), shown(**STARTING | FAILED)))
     result = supctl("start", job_file)
     assert result.code == 4
@@ -152,18 +163,20 @@ def test_a_run_that_fails_before_it_has_started_tells_who_died_and_how(supctl, d
     assert lines[-1] == "→ supctl status hello@1a2b3c"
 
 
-def test_a_run_that_is_stopped_before_it_has_started_ends_with_5(supctl, daemon, job_file):
+def test_a_run_that_is_stopped_before_it_has_started_ends_with_5(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
     daemon(accepting(shown(**STARTING | {"state": "stopped", "is_final": True})))
     assert supctl("start", job_file).code == 5
 
 
-def test_an_incident_on_the_way_is_told_at_once(supctl, daemon, job_file):
+def test_an_incident_on_the_way_is_told_at_once(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
     daemon(accepting(shown(**STARTING | {"incident": INCIDENT}), shown(incident=INCIDENT)))
     result = supctl("start", job_file)
     assert (result.code, result.err.count("✗ rank 3 on n1")) == (0, 1)
 
 
-def test_a_start_whose_connection_is_lost_is_asked_again_with_the_same_request_id(supctl, daemon, job_file):
+def test_a_start_whose_connection_is_lost_is_asked_again_with_the_same_request_id(
+    supctl: Supctl, daemon: Daemon, job_file: str
+) -> None:
     answers = iter([[None], [Done(run=RUN)]])
     fake = daemon(lambda _request: next(answers))
     result = supctl("start", "--detach", job_file)
@@ -174,15 +187,17 @@ def test_a_start_whose_connection_is_lost_is_asked_again_with_the_same_request_i
     assert len(first.request_id) == 32
 
 
-def test_a_start_lost_twice_is_given_up(supctl, daemon, job_file):
+def test_a_start_lost_twice_is_given_up(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
     fake = daemon(lambda _request: [None])
     assert (supctl("start", job_file).code, len(fake.requests)) == (69, 2)
 
 
-def test_a_supd_that_does_not_come_back_is_not_waited_for_for_ever(supctl, daemon, job_file, monkeypatch, address):
+def test_a_supd_that_does_not_come_back_is_not_waited_for_for_ever(
+    supctl: Supctl, daemon: Daemon, job_file: str, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     monkeypatch.setattr(start, "COMEBACK_S", 0.1)
 
-    def script(_request):
+    def script(_request: Request) -> Sequence[Step]:
         os.unlink(address)
         return [None]
 
@@ -191,7 +206,9 @@ def test_a_supd_that_does_not_come_back_is_not_waited_for_for_ever(supctl, daemo
     assert (result.code, "C004" in result.err) == (69, True)
 
 
-def test_a_wait_over_two_seconds_says_what_it_waits_for_once(supctl, daemon, job_file, monkeypatch):
+def test_a_wait_over_two_seconds_says_what_it_waits_for_once(
+    supctl: Supctl, daemon: Daemon, job_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(follow, "SILENT_S", 0.0)
     waiting = shown(**STARTING, waiting_for="n2 to offer itself", wait_left_s=41.0)
     daemon(accepting(waiting, waiting, shown()))
@@ -199,7 +216,9 @@ def test_a_wait_over_two_seconds_says_what_it_waits_for_once(supctl, daemon, job
     assert result.err.count("… waiting for n2 to offer itself, 41s left\n") == 1
 
 
-def test_on_a_terminal_the_wait_is_one_line_drawn_again_and_then_gone(supctl, daemon, job_file, monkeypatch):
+def test_on_a_terminal_the_wait_is_one_line_drawn_again_and_then_gone(
+    supctl: Supctl, daemon: Daemon, job_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(follow, "SILENT_S", 0.0)
     waiting = shown(**STARTING, waiting_for="n2 to offer itself", wait_left_s=41.0)
     daemon(accepting(waiting, waiting, shown()))
@@ -208,8 +227,10 @@ def test_on_a_terminal_the_wait_is_one_line_drawn_again_and_then_gone(supctl, da
     assert "\r\x1b[K\x1b[32m✓\x1b[0m spawned" in err
 
 
-def test_follow_shows_output_events_and_the_restart_and_ends_with_the_outcome(supctl, daemon, job_file):
-    def chunk(generation, rank, data, stream="out"):
+def test_follow_shows_output_events_and_the_restart_and_ends_with_the_outcome(
+    supctl: Supctl, daemon: Daemon, job_file: str
+) -> None:
+    def chunk(generation: int, rank: int, data: bytes, stream: str = "out") -> LogChunk:
         return LogChunk(generation=generation, node="n1", rank=rank, stream=stream, data=data)
 
     event = EventRecord(id=7, wall_s=1.0, run=RUN, generation=1, kind="restart.decided", text="restart 1 of 10 in 5s")
@@ -244,22 +265,28 @@ def test_follow_shows_output_events_and_the_restart_and_ends_with_the_outcome(su
 
 
 @pytest.mark.parametrize(("state", "code"), [("failed", 4), ("stopped", 5)])
-def test_follow_ends_with_the_code_of_the_outcome(supctl, daemon, job_file, state, code):
+def test_follow_ends_with_the_code_of_the_outcome(
+    supctl: Supctl, daemon: Daemon, job_file: str, state: str, code: int
+) -> None:
     daemon(accepting(shown(state=state, is_final=True, incident=INCIDENT), End()))
     assert supctl("start", "--follow", job_file).code == code
 
 
-def test_follow_of_a_supd_that_ends_before_the_run_is_not_taken_for_an_outcome(supctl, daemon, job_file):
+def test_follow_of_a_supd_that_ends_before_the_run_is_not_taken_for_an_outcome(
+    supctl: Supctl, daemon: Daemon, job_file: str
+) -> None:
     daemon(accepting(shown(), End()))
     assert supctl("start", "--follow", job_file).code == 69
 
 
 @pytest.mark.parametrize("mode", [(), ("--follow",)])
-def test_ctrl_c_leaves_the_job_alone_and_says_so(supctl, daemon, job_file, mode, monkeypatch):
+def test_ctrl_c_leaves_the_job_alone_and_says_so(
+    supctl: Supctl, daemon: Daemon, job_file: str, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     end = threading.Event()
     daemon(accepting(shown(**STARTING), end))
 
-    def interrupt(*_arguments):
+    def interrupt(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(start.Progress, "show", interrupt)

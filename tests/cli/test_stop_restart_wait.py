@@ -1,25 +1,38 @@
 """Commands that change a run or wait for one: they end when it is so, with a code a script can use."""
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
-from protocol.messages.control import Done, End, Failure, GetStatus, RestartRun, Resolve, Statuses, StopRun, Watch
+from protocol.messages.control import (
+    Done,
+    End,
+    Failure,
+    GetStatus,
+    Request,
+    Resolve,
+    RestartRun,
+    RunStatus,
+    Statuses,
+    StopRun,
+    Watch,
+)
 from supervisor.cli import follow
-from tests.cli.conftest import NO_SUCH_RUN, a_run, one_run
+from tests.cli.conftest import NO_SUCH_RUN, Daemon, Script, Step, Supctl, a_run, one_run
 
 RUN = "hello@1a2b3c"
 STOPPED = a_run(state="stopped", is_final=True, ranks_running=0)
 
 
-def shown(**changes):
+def shown(**changes: object) -> Statuses:
     return Statuses(runs=(a_run(**changes),))
 
 
-def scripted(before, replies, watched):
+def scripted(before: RunStatus, replies: Sequence[Step], watched: Sequence[Step]) -> Script:
     """Resolves to the one run, shows it as `before`, answers other requests with `replies`, plays `watched`."""
 
-    def script(request):
+    def script(request: Request) -> Sequence[Step]:
         match request:
             case Resolve():
                 return [Done(run=RUN)]
@@ -33,7 +46,7 @@ def scripted(before, replies, watched):
     return script
 
 
-def test_stop_waits_until_the_run_is_gone(supctl, daemon):
+def test_stop_waits_until_the_run_is_gone(supctl: Supctl, daemon: Daemon) -> None:
     fake = daemon(scripted(a_run(), [Done(run=RUN)], [shown(state="stopping"), Statuses(runs=(STOPPED,))]))
     result = supctl("stop", "hello", "--grace", "1m30s")
     assert result.code == 0
@@ -44,38 +57,40 @@ def test_stop_waits_until_the_run_is_gone(supctl, daemon):
     assert request == StopRun(run=RUN, grace_s=90.0)
 
 
-def test_stop_now_gives_no_grace(supctl, daemon):
+def test_stop_now_gives_no_grace(supctl: Supctl, daemon: Daemon) -> None:
     fake = daemon(scripted(a_run(), [Done(run=RUN)], [Statuses(runs=(STOPPED,))]))
     assert "SIGKILL now" in supctl("stop", "--now").err
     assert StopRun(run=RUN, now=True) in fake.requests
 
 
-def test_stop_of_a_run_that_is_over_says_so_and_succeeds(supctl, daemon):
+def test_stop_of_a_run_that_is_over_says_so_and_succeeds(supctl: Supctl, daemon: Daemon) -> None:
     fake = daemon(scripted(STOPPED, [], []))
     result = supctl("stop")
     assert (result.code, result.err) == (0, "nothing to stop: hello@1a2b3c is already over (stopped)\n")
     assert not any(isinstance(request, StopRun) for request in fake.requests)
 
 
-def test_stop_all_waits_for_every_run(supctl, daemon):
+def test_stop_all_waits_for_every_run(supctl: Supctl, daemon: Daemon) -> None:
     fake = daemon(scripted(a_run(), [Done(runs=(RUN, "other@2"))], [Statuses(runs=(STOPPED,))]))
     assert supctl("stop", "--all").code == 0
     assert [request.run for request in fake.requests if isinstance(request, Watch)] == [RUN, "other@2"]
 
 
-def test_stop_all_of_nothing_succeeds(supctl, daemon):
+def test_stop_all_of_nothing_succeeds(supctl: Supctl, daemon: Daemon) -> None:
     daemon(scripted(a_run(), [Done()], []))
     assert (supctl("stop", "--all").code, supctl("stop", "--all", "hello").code) == (0, 2)
 
 
-def test_a_slow_stop_says_how_many_ranks_are_left(supctl, daemon, monkeypatch):
+def test_a_slow_stop_says_how_many_ranks_are_left(
+    supctl: Supctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(follow, "SILENT_S", 0.0)
     stopping = shown(state="stopping", ranks_running=3)
     daemon(scripted(a_run(), [Done(run=RUN)], [stopping, Statuses(runs=(STOPPED,))]))
     assert "… waiting for 3 of 4 ranks to end\n" in supctl("stop").err
 
 
-def test_an_unknown_run_is_code_3_with_the_daemons_hint(supctl, daemon):
+def test_an_unknown_run_is_code_3_with_the_daemons_hint(supctl: Supctl, daemon: Daemon) -> None:
     daemon(one_run(a_run()))
     for command in ("stop", "restart", "wait", "ps", "logs", "events", "status"):
         result = supctl(command, "nosuch")
@@ -83,14 +98,16 @@ def test_an_unknown_run_is_code_3_with_the_daemons_hint(supctl, daemon):
         assert result.err.endswith("\n→ supctl status\n")
 
 
-def test_several_active_runs_are_listed_by_the_daemon_and_the_choice_is_left_to_the_user(supctl, daemon):
+def test_several_active_runs_are_listed_by_the_daemon_and_the_choice_is_left_to_the_user(
+    supctl: Supctl, daemon: Daemon
+) -> None:
     several = Failure(code="F011", message="several runs are active: a@1, b@2", hint="supctl stop a@1", exit_code=2)
     daemon(lambda _request: [several])
     result = supctl("stop")
     assert (result.code, "a@1, b@2" in result.err) == (2, True)
 
 
-def test_restart_returns_when_the_next_generation_runs(supctl, daemon):
+def test_restart_returns_when_the_next_generation_runs(supctl: Supctl, daemon: Daemon) -> None:
     states = [shown(), shown(state="restarting"), shown(state="running", generation=1)]
     fake = daemon(scripted(a_run(), [Done(run=RUN)], states))
     result = supctl("restart", "--reason", "rank 1 slow")
@@ -99,10 +116,10 @@ def test_restart_returns_when_the_next_generation_runs(supctl, daemon):
     assert RestartRun(run=RUN, reason="rank 1 slow") in fake.requests
 
 
-@pytest.mark.parametrize(
-    ("state", "code"), [("failed", 4), ("stopped", 5), ("succeeded", 0)]
-)
-def test_restart_of_a_run_that_ends_instead_tells_the_outcome(supctl, daemon, state, code):
+@pytest.mark.parametrize(("state", "code"), [("failed", 4), ("stopped", 5), ("succeeded", 0)])
+def test_restart_of_a_run_that_ends_instead_tells_the_outcome(
+    supctl: Supctl, daemon: Daemon, state: str, code: int
+) -> None:
     daemon(scripted(a_run(), [Done(run=RUN)], [shown(state=state, is_final=True)]))
     assert supctl("restart").code == code
 
@@ -122,7 +139,9 @@ def test_restart_of_a_run_that_ends_instead_tells_the_outcome(supctl, daemon, st
         ("succeeded", "stopped", 5),
     ],
 )
-def test_wait_ends_when_the_condition_is_reached_or_no_longer_can_be(supctl, daemon, condition, state, code):
+def test_wait_ends_when_the_condition_is_reached_or_no_longer_can_be(
+    supctl: Supctl, daemon: Daemon, condition: str, state: str, code: int
+) -> None:
     final = shown(state=state, is_final=state != "running", reason="why")
     daemon(scripted(a_run(), [], [shown(state="starting"), final]))
     result = supctl("wait", "hello", "--for", condition)
@@ -134,7 +153,7 @@ def test_wait_ends_when_the_condition_is_reached_or_no_longer_can_be(supctl, dae
     assert ("→ supctl status" in result.err) == (code != 0)
 
 
-def test_wait_that_times_out_is_124(supctl, daemon):
+def test_wait_that_times_out_is_124(supctl: Supctl, daemon: Daemon) -> None:
     end = threading.Event()
     daemon(scripted(a_run(), [], [shown(), end]))
     result = supctl("wait", "--timeout", "50ms")
@@ -143,11 +162,11 @@ def test_wait_that_times_out_is_124(supctl, daemon):
 
 
 @pytest.mark.parametrize("text", ["5", "soon", "-1s"])
-def test_a_duration_needs_a_unit(supctl, text):
+def test_a_duration_needs_a_unit(supctl: Supctl, text: str) -> None:
     result = supctl("wait", "--timeout", text)
     assert (result.code, "→ supctl wait --help" in result.err) == (2, True)
 
 
-def test_a_stream_that_ends_before_the_run_is_a_supd_that_went_away(supctl, daemon):
+def test_a_stream_that_ends_before_the_run_is_a_supd_that_went_away(supctl: Supctl, daemon: Daemon) -> None:
     daemon(scripted(a_run(), [], [shown(), End()]))
     assert supctl("wait").code == 69

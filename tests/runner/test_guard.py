@@ -105,7 +105,7 @@ def family(setting: tuple[str | None, list[str]], incarnation: str, tmp_path: Pa
     family.close()
 
 
-def test_a_killed_runner_leaves_nothing_behind(family):
+def test_a_killed_runner_leaves_nothing_behind(family: Family) -> None:
     family.read_all(LINES + 1)
     assert family.is_locked()
     tree.signal_process(family.runner, signal.SIGKILL)
@@ -113,14 +113,14 @@ def test_a_killed_runner_leaves_nothing_behind(family):
     family.assert_gone()
 
 
-def test_a_runner_that_ends_by_itself_leaves_nothing_behind(family):
+def test_a_runner_that_ends_by_itself_leaves_nothing_behind(family: Family) -> None:
     family.read_all(LINES + 1)
     family.end_input()
     assert family.guard.wait(15) == 0
     family.assert_gone()
 
 
-def test_a_guard_that_is_killed_is_replaced_and_the_runner_leaves_nothing_behind(family):
+def test_a_guard_that_is_killed_is_replaced_and_the_runner_leaves_nothing_behind(family: Family) -> None:
     family.read_all(LINES + 1)
     family.guard.kill()
     name, _ = family.read()
@@ -138,7 +138,7 @@ def sleeps_in_poll(pid: int) -> bool:
     return cgroup.read_text(f"/proc/{pid}/syscall").split(" ")[0] in ("7", "73", "271")
 
 
-def test_signals_do_not_end_a_guard(family):
+def test_signals_do_not_end_a_guard(family: Family) -> None:
     family.read_all(LINES + 1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP):
         family.guard.send_signal(number)
@@ -147,7 +147,7 @@ def test_signals_do_not_end_a_guard(family):
     family.assert_gone()
 
 
-def test_a_sweep_of_the_guard_touches_nobody_else(family, incarnation):
+def test_a_sweep_of_the_guard_touches_nobody_else(family: Family, incarnation: str) -> None:
     family.read_all(LINES + 1)
     env = {"PATH": os.environ["PATH"], tree.MARKER: incarnation + "x"}
     with subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as innocent:
@@ -157,7 +157,9 @@ def test_a_sweep_of_the_guard_touches_nobody_else(family, incarnation):
         innocent.communicate(timeout=15)
 
 
-def test_a_runner_starts_with_fresh_signals_and_its_own_descriptors_in_its_cgroup(family, setting):
+def test_a_runner_starts_with_fresh_signals_and_its_own_descriptors_in_its_cgroup(
+    family: Family, setting: tuple[str | None, list[str]]
+) -> None:
     facts = family.read_all(LINES + 1)
     # Python itself ignores these two.
     assert facts["ignored"] == [signal.SIGPIPE, signal.SIGXFSZ]
@@ -167,7 +169,7 @@ def test_a_runner_starts_with_fresh_signals_and_its_own_descriptors_in_its_cgrou
     assert facts["group"] == (os.path.join(ours, os.path.basename(setting[0])) if setting[0] else ours)
 
 
-def test_a_guard_is_small_and_sleeps(family):
+def test_a_guard_is_small_and_sleeps(family: Family) -> None:
     family.read_all(LINES + 1)
     status = cgroup.read_text(f"/proc/{family.guard.pid}/status")
     rss_kib = int(status.partition("VmRSS:")[2].split()[0])
@@ -175,7 +177,7 @@ def test_a_guard_is_small_and_sleeps(family):
     wait_until(lambda: present(family.guard.pid).state == "S")
 
 
-def test_the_cgroup_is_removed_with_the_last_of_the_runner(group, incarnation, tmp_path):
+def test_the_cgroup_is_removed_with_the_last_of_the_runner(group: str | None, incarnation: str, tmp_path: Path) -> None:
     family = Family(incarnation, group, tmp_path, ["daemon"], [])
     try:
         family.read_all(3)
@@ -187,7 +189,7 @@ def test_the_cgroup_is_removed_with_the_last_of_the_runner(group, incarnation, t
         family.close()
 
 
-def test_a_runner_that_cannot_be_started_ends_the_guard(incarnation, tmp_path):
+def test_a_runner_that_cannot_be_started_ends_the_guard(incarnation: str, tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         argv = guarding.guard_argv(incarnation, lock.fileno(), None, ["/no/such/runner"])
         ended = subprocess.run(argv, pass_fds=(lock.fileno(),), stderr=subprocess.PIPE, check=False, timeout=15)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.runner.spawn import ExitStatus, SpawnError, Spawned, WorkerCommand, read_exit, reap, spawn
+from supervisor.runner.spawn import ExitStatus, Spawned, SpawnError, WorkerCommand, read_exit, reap, spawn
 from supervisor.shell import tree
-from tests.runner.processes import AS_NOBODY, IS_ROOT, WORKERS, end, is_gone, read_pids, wait_until
+from tests.runner.processes import IS_ROOT, NOBODY, WORKERS, end, is_gone, read_pids, wait_until
 
 ENV = {b"PATH": b"/usr/bin:/bin"}
 
@@ -60,7 +60,7 @@ def program(folder: Path, content: bytes, mode: int = 0o755) -> str:
 # --- what a worker gets ------------------------------------------------------------------------------------------
 
 
-def test_a_worker_gets_exactly_its_environment_folder_and_umask(tmp_path):
+def test_a_worker_gets_exactly_its_environment_folder_and_umask(tmp_path: Path) -> None:
     said = report(cwd=str(tmp_path), env={**ENV, b"A": b"1 \xc3\xa4"}, umask=0o27)
     # Python puts LC_CTYPE in by itself where the locale is C.
     assert {name: value for name, value in said["env"].items() if name != "LC_CTYPE"} == {
@@ -70,7 +70,7 @@ def test_a_worker_gets_exactly_its_environment_folder_and_umask(tmp_path):
     assert (said["cwd"], said["umask"]) == (str(tmp_path), 0o27)
 
 
-def test_a_worker_has_the_three_standard_descriptors_and_no_other():
+def test_a_worker_has_the_three_standard_descriptors_and_no_other() -> None:
     leaky = os.open("/", os.O_RDONLY)
     os.set_inheritable(leaky, True)
     try:
@@ -80,14 +80,14 @@ def test_a_worker_has_the_three_standard_descriptors_and_no_other():
     assert (said["fds"], said["input"]) == ([0, 1, 2], "/dev/null")
 
 
-def test_a_worker_leads_its_own_session_and_dies_with_its_parent():
+def test_a_worker_leads_its_own_session_and_dies_with_its_parent() -> None:
     worker = spawn(command(sys.executable, os.path.join(WORKERS, "report.py")))
     _, output, _ = finish(worker)
     said = json.loads(output)
     assert (said["session"], said["group"], said["death_signal"]) == (worker.pid, worker.pid, signal.SIGKILL)
 
 
-def test_a_worker_has_default_signals_whatever_its_parent_ignores_or_blocks():
+def test_a_worker_has_default_signals_whatever_its_parent_ignores_or_blocks() -> None:
     numbers = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
     before = [signal.signal(number, signal.SIG_IGN) for number in numbers[1:]]
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
@@ -100,7 +100,7 @@ def test_a_worker_has_default_signals_whatever_its_parent_ignores_or_blocks():
     assert (said["ignored"], int(said["blocked"], 16)) == (0, 0)
 
 
-def test_limits_are_set_and_never_above_the_hard_ones():
+def test_limits_are_set_and_never_above_the_hard_ones() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert report(limits={"nofile": 123, "core": 0})["limits"] == {"NOFILE": 123, "CORE": 0}
@@ -108,12 +108,12 @@ def test_limits_are_set_and_never_above_the_hard_ones():
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
-def test_bytes_that_are_no_text_arrive_as_they_are():
+def test_bytes_that_are_no_text_arrive_as_they_are() -> None:
     status, output, _ = finish(spawn(command("printf", b"%s", b"\xff\xfe")))
     assert (status, output) == (ExitStatus(code=0), b"\xff\xfe")
 
 
-def test_a_killed_parent_takes_its_workers_along():
+def test_a_killed_parent_takes_its_workers_along() -> None:
     argv = [sys.executable, os.path.join(WORKERS, "spawner.py")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as spawner:
         found = read_pids(spawner, 2)
@@ -124,7 +124,7 @@ def test_a_killed_parent_takes_its_workers_along():
             end(found["worker"])
 
 
-def test_only_the_main_thread_spawns():
+def test_only_the_main_thread_spawns() -> None:
     errors: list[BaseException] = []
 
     def attempt() -> None:
@@ -142,13 +142,13 @@ def test_only_the_main_thread_spawns():
 # --- how it ended ------------------------------------------------------------------------------------------------
 
 
-def test_exit_codes_and_signals_are_told_apart():
+def test_exit_codes_and_signals_are_told_apart() -> None:
     assert finish(spawn(command("sh", "-c", "exit 9")))[0] == ExitStatus(code=9)
     assert finish(spawn(command("sh", "-c", "kill -9 $$")))[0] == ExitStatus(signal=9)
     assert finish(spawn(command("sh", "-c", "exit 137")))[0] == ExitStatus(code=137)
 
 
-def test_an_exit_is_read_without_reaping_and_a_worker_that_runs_has_none():
+def test_an_exit_is_read_without_reaping_and_a_worker_that_runs_has_none() -> None:
     worker = spawn(command("sleep", "60"))
     assert read_exit(worker.pidfd) is None
     os.kill(worker.pid, signal.SIGTERM)
@@ -159,7 +159,7 @@ def test_an_exit_is_read_without_reaping_and_a_worker_that_runs_has_none():
     assert finish(worker)[0] == ExitStatus(signal=signal.SIGTERM)
 
 
-def test_a_core_dump_is_told(tmp_path):
+def test_a_core_dump_is_told(tmp_path: Path) -> None:
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     status, _, _ = finish(spawn(command("sh", "-c", "kill -SEGV $$", cwd=str(tmp_path), limits={"core": -1})))
     assert status is not None
@@ -170,7 +170,7 @@ def test_a_core_dump_is_told(tmp_path):
 # --- why not -----------------------------------------------------------------------------------------------------
 
 
-def test_a_working_directory_that_cannot_be_entered_is_named(tmp_path):
+def test_a_working_directory_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert refusal(command("true", cwd=str(tmp_path / "no"))) == (str(tmp_path / "no"), "working directory: not found")
     assert refusal(command("true", cwd=str(tmp_path / "file"))) == (
@@ -179,7 +179,7 @@ def test_a_working_directory_that_cannot_be_entered_is_named(tmp_path):
     )
 
 
-def test_a_program_is_searched_on_the_workers_path_from_its_folder(tmp_path):
+def test_a_program_is_searched_on_the_workers_path_from_its_folder(tmp_path: Path) -> None:
     program(tmp_path, b"#!/bin/sh\necho found\n")
     env = {b"PATH": b"/nowhere:."}
     assert finish(spawn(command("prog", cwd=str(tmp_path), env=env)))[1] == b"found\n"
@@ -187,7 +187,7 @@ def test_a_program_is_searched_on_the_workers_path_from_its_folder(tmp_path):
     assert refusal(command("prog", env=env)) == ("prog", "program not found on the worker's PATH (/nowhere:.)")
 
 
-def test_a_program_that_is_missing_or_not_executable_is_named(tmp_path):
+def test_a_program_that_is_missing_or_not_executable_is_named(tmp_path: Path) -> None:
     path = program(tmp_path, b"#!/bin/sh\n", 0o644)
     assert refusal(command(f"{path}x")) == (f"{path}x", "program: not found")
     assert refusal(command(path)) == (path, "program is not executable (chmod +x)")
@@ -197,7 +197,7 @@ def test_a_program_that_is_missing_or_not_executable_is_named(tmp_path):
     assert refusal(command("")) == ("", "no program is named")
 
 
-def test_the_interpreter_of_a_script_is_named_when_it_is_missing(tmp_path):
+def test_the_interpreter_of_a_script_is_named_when_it_is_missing(tmp_path: Path) -> None:
     path = program(tmp_path, b"#!/opt/none/python3 -u\nprint()\n")
     assert refusal(command(path)) == ("/opt/none/python3", f"interpreter of {path} not found")
     program(tmp_path, b"#!/bin/sh\r\necho\r\n")
@@ -210,7 +210,7 @@ def test_the_interpreter_of_a_script_is_named_when_it_is_missing(tmp_path):
     assert refusal(command(path)) == (f"{tmp_path}/tool", f"interpreter of {path} is not executable")
 
 
-def test_what_is_no_program_at_all_is_named(tmp_path):
+def test_what_is_no_program_at_all_is_named(tmp_path: Path) -> None:
     path = program(tmp_path, b"just text\n")
     assert refusal(command(path)) == (
         path,
@@ -218,23 +218,25 @@ def test_what_is_no_program_at_all_is_named(tmp_path):
     )
 
 
-def test_a_program_whose_loader_is_missing_is_named(tmp_path):
+def test_a_program_whose_loader_is_missing_is_named(tmp_path: Path) -> None:
     binary = Path("/bin/true").read_bytes()
     loader = next(name for name in (b"/lib64/ld-linux-x86-64.so.2", b"/lib/ld-linux-aarch64.so.1") if name in binary)
     path = program(tmp_path, binary.replace(loader, b"/" + b"x" * (len(loader) - 1), 1))
     assert refusal(command(path)) == (path, "the loader that this program names is not on this machine")
 
 
-def test_arguments_and_environment_that_are_too_large_or_impossible_are_named():
+def test_arguments_and_environment_that_are_too_large_or_impossible_are_named() -> None:
     path, reason = refusal(command("/bin/true", "x" * 200_000))
-    assert (path, reason) == ("/bin/true", "arguments and environment are too large (200037 bytes)")
+    assert (path, reason) == ("/bin/true", "arguments and environment are too large (200030 bytes)")
     assert refusal(command("/bin/true", "a\0b")) == ("/bin/true", "embedded null byte")
     assert refusal(command("/bin/true", env={b"A=B": b"1"}))[1] == "illegal environment variable name"
 
 
-def test_a_runner_out_of_descriptors_says_so():
+def test_a_runner_out_of_descriptors_says_so() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = max(map(int, os.listdir("/proc/self/fd"))) + 3
+    first_free = os.dup(0)
+    os.close(first_free)
+    limit = first_free + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
         with pytest.raises(SpawnError) as caught:
@@ -248,20 +250,19 @@ def test_a_runner_out_of_descriptors_says_so():
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs root")
-def test_what_an_ordinary_user_may_not_enter_or_execute_is_named(tmp_path):
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
-    path = program(tmp_path, b"#!/bin/sh\n", 0o700)
-    attempt = """if True:
+def test_what_an_ordinary_user_may_not_enter_or_execute_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    path = program(tmp_path, b"#!/bin/sh\n")
+    attempt = f"""if True:
         import os, sys
-        from supervisor.runner.spawn import *
-        for argv, cwd in ((["true"], sys.argv[1]), ([sys.argv[2]], "/")):
+        from supervisor.runner.spawn import SpawnError, WorkerCommand, spawn
+        os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+        for argv, cwd in (["/bin/true"], sys.argv[1]), ([sys.argv[2]], "/"):
             try:
-                spawn(WorkerCommand(argv, {b"PATH": b"/bin"}, cwd, {}, 0o22))
+                spawn(WorkerCommand(argv, {{}}, cwd, {{}}, 0o22))
             except SpawnError as exc:
                 print(exc)
         """
-    # Without the right to read everything, this time: the checkout must be readable for others.
-    argv = [*AS_NOBODY, sys.executable, "-c", attempt, str(closed), path]
+    argv = [sys.executable, "-c", attempt, str(tmp_path), path]
     said = subprocess.run(argv, capture_output=True, check=True, timeout=15).stdout.decode().splitlines()
-    assert said[-1] == f"{path}: program is not executable (chmod +x)"
+    assert said == [f"{tmp_path}: working directory: permission denied", f"{path}: program: permission denied"]

@@ -6,7 +6,8 @@ import os
 import resource
 import sys
 
-status = dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\t" in line)
+with open("/proc/self/status") as file:
+    status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
 death_signal = ctypes.c_int()
 ctypes.CDLL(None).prctl(2, ctypes.byref(death_signal))
 umask = os.umask(0)

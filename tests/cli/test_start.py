@@ -128,7 +128,9 @@ def test_a_dry_run_starts_nothing(supctl: Supctl, daemon: Daemon, job_file: str)
     fake = daemon(accepting())
     result = supctl("start", "--dry-run", job_file)
     assert (result.code, "nothing was started" in result.err) == (0, True)
-    assert [request.check_only for request in fake.requests] == [True]
+    [request] = fake.requests
+    assert isinstance(request, Start)
+    assert request.check_only
 
 
 def test_every_problem_of_the_job_file_is_shown_and_the_code_is_78(

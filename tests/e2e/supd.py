@@ -18,7 +18,7 @@ T = TypeVar("T")
 WORKERS = Path(__file__).parent / "workers"
 BIN = Path(sys.executable).parent
 TIMEOUT_S = 60.0
-MARKER = "SUPD_TEST"
+MARKER = "TEST_OF_SUPD"  # no SUPD_ in front: workers do not inherit what begins so
 
 
 def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = TIMEOUT_S) -> T:
@@ -42,7 +42,7 @@ def alive(pid: int) -> bool:
 
 
 def carriers(marker: str) -> list[int]:
-    """Every living process with `SUPD_TEST=<marker>` in its environment."""
+    """Every living process with `TEST_OF_SUPD=<marker>` in its environment."""
     wanted = f"{MARKER}={marker}".encode()
     found = []
     for name in filter(str.isdecimal, os.listdir("/proc")):

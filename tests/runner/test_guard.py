@@ -169,11 +169,18 @@ def test_a_runner_starts_with_fresh_signals_and_its_own_descriptors_in_its_cgrou
     assert facts["group"] == (os.path.join(ours, os.path.basename(setting[0])) if setting[0] else ours)
 
 
-def test_a_guard_is_small_and_sleeps(family: Family) -> None:
+def rss_kib(pid: int) -> int:
+    return int(cgroup.read_text(f"/proc/{pid}/status").partition("VmRSS:")[2].split()[0])
+
+
+def test_a_guard_is_little_more_than_a_bare_interpreter_and_sleeps(family: Family) -> None:
     family.read_all(LINES + 1)
-    status = cgroup.read_text(f"/proc/{family.guard.pid}/status")
-    rss_kib = int(status.partition("VmRSS:")[2].split()[0])
-    assert rss_kib < 11 * 1024
+    bare = [sys.executable, "-E", "-P", "-S", "-c", "print(flush=True); input()"]
+    with subprocess.Popen(bare, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as interpreter:
+        assert interpreter.stdout is not None
+        interpreter.stdout.readline()
+        assert rss_kib(family.guard.pid) < rss_kib(interpreter.pid) + 3 * 1024
+        interpreter.communicate(b"\n", timeout=15)
     wait_until(lambda: present(family.guard.pid).state == "S")
 
 

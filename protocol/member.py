@@ -14,9 +14,34 @@ Every report carries the whole state; what is to be told is on disk first (`Pers
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from protocol import lifecycle
 from protocol.ids import NO_GENERATION
 from protocol.job import JobSpec
+from protocol.member_events import (
+    SETTLED,
+    Clear,
+    Cleared,
+    Dismissed,
+    Effect,
+    End,
+    Event,
+    Exited,
+    Launched,
+    Linked,
+    LookUpOffer,
+    Offered,
+    Ordered,
+    Persist,
+    Renew,
+    Saved,
+    Signal,
+    Spawn,
+    Started,
+    TermLeftovers,
+    Tick,
+)
 from protocol.messages.member import (
     Assignment,
     Offer,
@@ -37,148 +62,6 @@ RENEW_S = 1.0
 """How often the whole state is reported when nothing changes (architecture: renew)."""
 
 
-# --- events ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """The coordinator's order, from an answer."""
-
-    order: Order
-
-
-@dataclass(frozen=True)
-class Launched:
-    """The spawn of a generation has ended: all ranks, or those before the one that could not be."""
-
-    generation: int
-    pids: tuple[int, ...]  # by local rank
-    failure: SpawnFailure | None = None
-
-
-@dataclass(frozen=True)
-class Started:
-    """A rank wrote its first byte."""
-
-    generation: int
-    rank: int
-
-
-@dataclass(frozen=True)
-class Exited:
-    """The main process of a rank ended. `exit.order` and `stopped_by_us` are filled in here."""
-
-    generation: int
-    rank: int
-    exit: RankExit
-
-
-@dataclass(frozen=True)
-class Cleared:
-    """Nothing of the generation is alive any more (but `stuck_pids`), and its output is on disk."""
-
-    generation: int
-    stuck_pids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Offered:
-    """What the node can give to the next generation, looked up anew."""
-
-    offer: Offer
-
-
-@dataclass(frozen=True)
-class Saved:
-    """The checkpoint marker shows this step."""
-
-    step: int
-
-
-@dataclass(frozen=True)
-class Linked:
-    """The coordinator can be reached, or cannot any more."""
-
-    up: bool
-
-
-@dataclass(frozen=True)
-class Dismissed:
-    """Somebody other than the coordinator wants this runner to end (SIGTERM, or its run is unknown)."""
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = Ordered | Launched | Started | Exited | Cleared | Offered | Saved | Linked | Dismissed | Tick
-
-# --- effects -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Spawn:
-    """Spawn the ranks of this assignment; ends in one Launched."""
-
-    assignment: Assignment
-
-
-@dataclass(frozen=True)
-class Signal:
-    """Send a signal to a rank's main process (or, with `tree`, to everything below it too)."""
-
-    rank: int
-    number: int
-    tree: bool
-
-
-@dataclass(frozen=True)
-class TermLeftovers:
-    """Send TERM to what belongs to no live rank any more."""
-
-
-@dataclass(frozen=True)
-class Clear:
-    """See that nothing of the generation is left: TERM, from `kill_at_s` on KILL; ends in one Cleared.
-
-    A second Clear of the same generation only brings `kill_at_s` nearer.
-    """
-
-    generation: int
-    kill_at_s: float
-
-
-@dataclass(frozen=True)
-class LookUpOffer:
-    """Find out what the node can give, and a port other than this one; ends in one Offered."""
-
-    not_port: int | None
-
-
-@dataclass(frozen=True)
-class Persist:
-    """Put the state on disk; a barrier."""
-
-    renewal: Renewal
-    assignment: Assignment | None
-
-
-@dataclass(frozen=True)
-class Renew:
-    """Tell the coordinator, if there is one."""
-
-    renewal: Renewal
-
-
-@dataclass(frozen=True)
-class End:
-    """Nothing is left to do; the runner ends."""
-
-
-Effect = Spawn | Signal | TermLeftovers | Clear | LookUpOffer | Persist | Renew | End
-
-
 @dataclass(frozen=True)
 class _Rank:
     """What is known of one rank."""
@@ -188,6 +71,8 @@ class _Rank:
     spawned_s: float
     life: lifecycle.State = field(default_factory=lifecycle.Running)
     started: bool = False
+    asked_s: float | None = None  # when it got the first signal of a stop
+    ended_s: float = 0.0
     exit: RankExit | None = None
 
 
@@ -210,19 +95,25 @@ class Member:
         self._number = 0
         self._renew_at_s = now_s
         self._alone_since_s: float | None = now_s
+        self._is_spawning = False  # a Launched is still to come
+        self._is_clearing = False  # a Cleared is still to come
         self._stop: Stop | None = None  # the tightest stop of this generation so far
-        self._kill_at_s: float | None = None  # when SIGKILL is due by that stop
-        self._clearing_until_s: float | None = None  # a Clear is under way, with this `kill_at_s`
+        self._term_at_s = now_s  # when `stop.signal` is due by the first one
+        self._kill_at_s: float | None = None  # when SIGKILL is due by the tightest one
         self._offer_is_old = True
-        self._looking_up = False
+        self._is_looking_up = False
         self._settled_since_s = now_s
-        self._ended = False
+        self._persisted: Renewal | None = None  # but for its number and offer
+        self._has_ended = False
 
     # --- the door ------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """Take in one event; return what must be done about it, in that order."""
-        if self._ended:
+        """Take in one event; return what must be done about it, in that order.
+
+        `now_s` and `deadline_s` are boot-time seconds of this node.
+        """
+        if self._has_ended:
             return []
         match event:
             case Ordered(order):
@@ -253,7 +144,7 @@ class Member:
     @property
     def deadline_s(self) -> float | None:
         """When a Tick is due; None once it has ended."""
-        if self._ended:
+        if self._has_ended:
             return None
         due = [self._renew_at_s]
         due += [d for r in self.ranks.values() if (d := lifecycle.deadline_s(r.life)) is not None]
@@ -262,7 +153,7 @@ class Member:
             due.append(leave)
         return min(due)
 
-    # --- events --------------------------------------------------------------------------------------------------
+    # --- orders --------------------------------------------------------------------------------------------------
 
     def _on_order(self, order: Order, now_s: float) -> list[Effect]:
         match order:
@@ -280,41 +171,50 @@ class Member:
             return []  # the present, or the past
         if not self._is_settled:
             return self._begin_stop(Stop(generation=self.generation), now_s)  # R1: first what there is must go
-        self.generation, self.assignment, self.part = assignment.generation, assignment, Part.LAUNCHING
-        self.ranks, self.spawn_failure, self.stuck_pids, self.offer = {}, None, (), None
-        self._stop = self._kill_at_s = self._clearing_until_s = None
-        self._offer_is_old = True
-        return [self._persist(), Spawn(assignment)]
+        self._begin_generation(assignment.generation, assignment)
+        self.part, self.offer, self._is_spawning = Part.LAUNCHING, None, True
+        return [*self._persist(), Spawn(assignment)]
 
     def _on_stop(self, stop: Stop, now_s: float) -> list[Effect]:
         if stop.generation < self.generation:
             return []
         if stop.generation > self.generation and self._is_settled:
-            # It never launched that one, and it never will.
-            self.generation, self.part, self.assignment = stop.generation, Part.STOPPED, None
-            self.ranks, self.spawn_failure, self.stuck_pids = {}, None, ()
-            return [self._persist(), self._renew()]
+            self._begin_generation(stop.generation, None)  # it never launched that one, and it never will
+            self.part = Part.STOPPED
+            return self._tell()
         return self._begin_stop(stop, now_s)
+
+    def _release(self, now_s: float) -> list[Effect]:
+        self.is_ending = True
+        return self._begin_stop(Stop(generation=self.generation), now_s)
+
+    def _begin_generation(self, generation: int, assignment: Assignment | None) -> None:
+        self.generation, self.assignment = generation, assignment
+        self.ranks, self.spawn_failure, self.stuck_pids = {}, None, ()
+        self._stop = self._kill_at_s = None
+
+    # --- the life of a generation --------------------------------------------------------------------------------
 
     def _on_launched(self, event: Launched, now_s: float) -> list[Effect]:
         assert event.generation == self.generation, "a spawn of another generation ended"
         assert self.assignment is not None, "spawned without an assignment"
+        self._is_spawning = False
         first = self.assignment.first_rank
         self.ranks = {first + i: _Rank(i, pid, now_s) for i, pid in enumerate(event.pids)}
         self.spawn_failure = event.failure
         if self.part is Part.LAUNCHING:
             self.part = Part.LAUNCHED
-        if self.part is Part.STOPPING:  # told to stop while it spawned
-            return [*self._stop_ranks(now_s), self._persist(), self._renew()]
-        if event.failure is not None:
-            return [*self._begin_stop(Stop(generation=self.generation), now_s), self._persist(), self._renew()]
-        return [self._renew()]
+        effects: list[Effect] = []
+        if self._stop is not None or event.failure is not None:
+            stop, self._kill_at_s = self._stop or Stop(generation=self.generation), None  # its time counts from here
+            effects = self._begin_stop(stop, now_s)
+        return [*effects, *self._tell()]
 
     def _on_started(self, generation: int, rank: int) -> list[Effect]:
         if generation != self.generation or rank not in self.ranks:
             return []  # R5
         self.ranks[rank] = replace(self.ranks[rank], started=True)
-        return [self._persist(), self._renew()] if self._runs_now() else []
+        return self._tell() if self._runs_now() else []
 
     def _runs_now(self) -> bool:
         """Whether the last missing rank has just started."""
@@ -327,40 +227,40 @@ class Member:
         assert event.generation == self.generation, "a rank of another generation ended after its tree was gone"
         rank = self.ranks[event.rank]
         life, _ = lifecycle.step(rank.life, lifecycle.Reaped(), now_s)
-        order = sum(1 for r in self.ranks.values() if r.exit is not None)
-        exit = _with(event.exit, order, stopped_by_us=self._was_asked_to_end(rank))
-        self.ranks[event.rank] = replace(rank, life=life, exit=exit, started=rank.started or exit.code == 0)
+        stopped_by_us = rank.asked_s is not None and event.ended_s >= rank.asked_s
+        exit = msgspec.structs.replace(event.exit, stopped_by_us=stopped_by_us)
+        started = rank.started or exit.code == 0
+        self.ranks[event.rank] = replace(rank, life=life, exit=exit, ended_s=event.ended_s, started=started)
         if self.part is Part.STOPPING:
-            return [TermLeftovers()]
+            return [TermLeftovers()]  # its end is told with the next renewal: nobody waits for one of them alone
         if exit.failed:
-            return [*self._begin_stop(Stop(generation=self.generation), now_s), self._persist(), self._renew()]
+            return [*self._begin_stop(Stop(generation=self.generation), now_s), *self._tell()]
         self._runs_now()
-        return [self._persist(), self._renew()]
-
-    def _was_asked_to_end(self, rank: _Rank) -> bool:
-        """Whether the rank's end follows from our stop: it has got a signal of ours."""
-        return not isinstance(rank.life, lifecycle.Running)
+        return self._tell()
 
     def _on_cleared(self, event: Cleared, now_s: float) -> list[Effect]:
         assert event.generation == self.generation, "cleared a generation that is not there"
+        assert self._is_clearing, "cleared without having been asked"
         self.part = Part.STOPPED if self.part is Part.STOPPING else Part.FINISHED
         self.stuck_pids = event.stuck_pids
-        self._clearing_until_s = None
-        self._settled_since_s = now_s
-        return [self._persist(), self._renew()]
+        self._is_clearing = False
+        self._settled_since_s, self._offer_is_old = now_s, True
+        return self._tell()
+
+    # --- the node, the link, time --------------------------------------------------------------------------------
 
     def _on_offered(self, offer: Offer) -> list[Effect]:
-        self._looking_up = False
+        self._is_looking_up = False
         if not self._is_settled:
             return []
-        was_new = self.offer is None
+        was_missing = self.offer is None
         self.offer, self._offer_is_old = offer, False
-        return [self._renew()] if was_new else []  # a fresh port goes out with the next renewal
+        return self._tell() if was_missing else []  # a fresh port goes out with the next renewal
 
     def _on_linked(self, up: bool, now_s: float) -> list[Effect]:
         if up:
             self._alone_since_s = None
-            return [self._renew()]
+            return self._tell()
         if self._alone_since_s is None:
             self._alone_since_s = now_s
         return []
@@ -375,48 +275,42 @@ class Member:
                 effects += self._on_started(self.generation, number)
         if now_s >= self._renew_at_s:
             self._renew_at_s = now_s + RENEW_S
-            effects.append(self._renew())
             self._offer_is_old = True
+            effects += self._tell()
         if (leave := self._leave_at_s) is not None and now_s >= leave:
             effects += self._release(now_s)
         return effects
 
     # --- stopping ------------------------------------------------------------------------------------------------
 
-    def _release(self, now_s: float) -> list[Effect]:
-        self.is_ending = True
-        return self._begin_stop(Stop(generation=self.generation), now_s)
-
     def _begin_stop(self, stop: Stop, now_s: float) -> list[Effect]:
-        """Stop what there is; a second stop can only bring the end nearer."""
+        """Stop what there is; a second stop can only bring the end nearer, and only `now` cuts the pre-wait short."""
         if self._is_settled:
             return []
-        request = self._stop_request(stop)
-        kill_at_s = now_s if request.now else now_s + request.grace_s
+        request = self._request(stop)
         if self._kill_at_s is None:
-            kill_at_s += request.pre_wait_s if request.pre_signal and not request.now else 0.0
-        elif kill_at_s >= self._kill_at_s:
+            self._term_at_s = now_s + (request.pre_wait_s if request.pre_signal else 0.0)
+        kill_at_s = now_s if request.now else max(now_s, self._term_at_s) + request.grace_s
+        if self._kill_at_s is not None and kill_at_s >= self._kill_at_s:
             return []  # says nothing new
         self._stop, self._kill_at_s = stop, kill_at_s
-        if self._clearing_until_s is not None:
-            return self._clear(now_s)
-        was_spawning = self._is_spawning
+        if self._is_clearing:
+            return [Clear(self.generation, kill_at_s)]
         self.part = Part.STOPPING
-        return [] if was_spawning else self._stop_ranks(now_s)  # what is being spawned gets it once it is there
+        return [] if self._is_spawning else self._stop_ranks(request, now_s)  # else they get it once they are there
 
-    def _stop_ranks(self, now_s: float) -> list[Effect]:
-        assert self._stop is not None
-        request = self._stop_request(self._stop)
+    def _stop_ranks(self, request: lifecycle.StopRequested, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         for number, rank in self.ranks.items():
             life, signals = lifecycle.step(rank.life, request, now_s)
-            self.ranks[number] = replace(rank, life=life)
+            asked_s = now_s if signals and rank.asked_s is None else rank.asked_s
+            self.ranks[number] = replace(rank, life=life, asked_s=asked_s)
             effects += self._signals(number, signals)
         if any(r.exit is not None for r in self.ranks.values()):
             effects.append(TermLeftovers())
         return effects
 
-    def _stop_request(self, stop: Stop) -> lifecycle.StopRequested:
+    def _request(self, stop: Stop) -> lifecycle.StopRequested:
         table = self.spec.stop
         grace_s = table.grace_s if stop.grace_s is None else stop.grace_s
         return lifecycle.stop_request(table.pre_signal, table.pre_wait_s, table.signal, grace_s, now=stop.now)
@@ -426,35 +320,28 @@ class Member:
         whole_tree = signal_number(self.spec.stop.signal) if self.spec.stop.scope == "tree" else None
         return [Signal(rank, n, tree=n == whole_tree) for n in numbers]
 
-    def _clear(self, now_s: float) -> list[Effect]:
-        kill_at_s = now_s + self.spec.stop.grace_s if self._kill_at_s is None else self._kill_at_s
-        self._clearing_until_s = kill_at_s
-        return [Clear(self.generation, kill_at_s)]
-
     # --- what follows from the state, whatever the event was -----------------------------------------------------
 
     def _settle(self, now_s: float) -> list[Effect]:
-        effects: list[Effect] = []
-        active = self.part in (Part.LAUNCHED, Part.RUNNING, Part.STOPPING)
-        if active and self._all_ended and self._clearing_until_s is None and not self._is_spawning:
-            effects += self._clear(now_s)
-        if self._is_settled and self.is_ending:
-            self._ended = True
-            return [*effects, End()]
-        if self.part in (Part.IDLE, Part.STOPPED) and self._offer_is_old and not self._looking_up:
-            self._looking_up = True
-            effects.append(LookUpOffer(self.assignment.master_port if self.assignment else None))
-        return effects
+        if not self._is_settled:
+            if self._is_spawning or self._is_clearing or not self._all_ended:
+                return []
+            if self._kill_at_s is None:
+                self._term_at_s, self._kill_at_s = now_s, now_s + self.spec.stop.grace_s
+            self._is_clearing = True
+            return [Clear(self.generation, self._kill_at_s)]
+        if self.is_ending:
+            self._has_ended = True
+            return [End()]
+        if self._offer_is_old and not self._is_looking_up:
+            self._is_looking_up = True
+            return [LookUpOffer(self.assignment.master_port if self.assignment else None)]
+        return []
 
     @property
     def _is_settled(self) -> bool:
         """Whether nothing of any generation is here."""
-        return self.part in (Part.IDLE, Part.STOPPED, Part.FINISHED)
-
-    @property
-    def _is_spawning(self) -> bool:
-        """Whether the Launched of this generation is still to come."""
-        return self.part in (Part.LAUNCHING, Part.STOPPING) and not self.ranks and self.spawn_failure is None
+        return self.part in SETTLED
 
     @property
     def _all_ended(self) -> bool:
@@ -464,9 +351,7 @@ class Member:
     def _leave_at_s(self) -> float | None:
         """When a runner that nobody talks to ends: soon after success, else after a longer wait; never while
         its ranks run."""
-        if self._alone_since_s is None:
-            return None
-        if not self._is_settled:
+        if self._alone_since_s is None or not self._is_settled:
             return None
         wait_s = self.linger_s if self.part is Part.FINISHED else self.orphan_wait_s
         return max(self._alone_since_s, self._settled_since_s) + wait_s
@@ -481,43 +366,43 @@ class Member:
 
     def report(self) -> Renewal:
         """The whole state as it stands."""
+        ended = sorted((n for n, r in self.ranks.items() if r.exit is not None), key=lambda n: self.ranks[n].ended_s)
+        order = {number: place for place, number in enumerate(ended)}
         return Renewal(
             number=self._number,
             generation=self.generation,
             part=self.part,
-            ranks=tuple(
-                RankReport(rank=n, local_rank=r.local_rank, pid=r.pid, started=r.started, exit=r.exit)
-                for n, r in sorted(self.ranks.items())
-            ),
+            ranks=tuple(_rank_report(n, r, order.get(n, 0)) for n, r in sorted(self.ranks.items())),
             spawn_failure=self.spawn_failure,
             stuck_pids=self.stuck_pids,
             saved_step=self.saved_step,
             offer=self.offer,
         )
 
-    def _persist(self) -> Persist:
-        return Persist(self.report(), self.assignment)
+    def _persist(self) -> list[Effect]:
+        report = self.report()
+        lasting = msgspec.structs.replace(report, number=0, offer=None)
+        if lasting == self._persisted:
+            return []
+        self._persisted = lasting
+        return [Persist(report, self.assignment)]
 
-    def _renew(self) -> Renew:
+    def _tell(self) -> list[Effect]:
+        """Report the whole state; what has changed in it is on disk first."""
         self._number += 1
-        return Renew(self.report())
+        return [*self._persist(), Renew(self.report())]
 
     def _check(self) -> None:
-        if self.part in (Part.STOPPED, Part.FINISHED):
-            assert self._all_ended, "stopped with a live rank"
+        if self._is_settled:
+            assert self._all_ended, "settled with a live rank"
+            assert not self._is_spawning, "settled while spawning"
+            assert not self._is_clearing, "settled while clearing"
+        else:
+            assert self.offer is None, "an offer of a node that runs something"
         if self.part is Part.RUNNING:
             assert all(r.started for r in self.ranks.values()), "running before every rank has started"
 
 
-def _with(exit: RankExit, order: int, *, stopped_by_us: bool) -> RankExit:
-    return RankExit(
-        code=exit.code,
-        signal=exit.signal,
-        core_dumped=exit.core_dumped,
-        order=order,
-        wall_s=exit.wall_s,
-        ran_s=exit.ran_s,
-        stopped_by_us=stopped_by_us,
-        oom=exit.oom,
-        stderr_tail=exit.stderr_tail,
-    )
+def _rank_report(number: int, rank: _Rank, order: int) -> RankReport:
+    exit = None if rank.exit is None else msgspec.structs.replace(rank.exit, order=order)
+    return RankReport(rank=number, local_rank=rank.local_rank, pid=rank.pid, started=rank.started, exit=exit)

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocol.ids import job_name
-from protocol.job import Job, JobSpec
+from protocol.job import RESERVED_ENV, RESERVED_ENV_PREFIX, Job, JobSpec
 from protocol.messages.member import Assignment
 
 Environment = dict[bytes, bytes]
 
-NOT_INHERITED = ("SSH_*", "DISPLAY", "XDG_*", "TERM*", "SUPD_*", "PWD", "OLDPWD")
+NOT_FROM_SUBMITTER = ("SSH_*", "DISPLAY", "XDG_*", "TERM*", "SUPD_*", "PWD", "OLDPWD")
 """Of the submitter's environment: what belongs to a terminal or a login, or is ours."""
+
+NOT_FROM_DAEMON = ("SUPD_*", "PWD", "OLDPWD")
 
 _TEMPLATE = re.compile(r"\{\{|\$\$|\{(job|run|gen|node|rank|local_rank)\}|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -38,15 +40,16 @@ class Seat:
 class Command:
     """What is executed for one rank."""
 
-    argv: tuple[str, ...]  # text that was not UTF-8 is carried by surrogates (PEP 383)
+    argv: tuple[bytes, ...]
     env: Environment
-    cwd: str
+    cwd: bytes
 
 
 def expand(text: str, names: Mapping[str, str], env: Mapping[bytes, bytes]) -> str:
     """Fill in `{job} {run} {gen} {node} {rank} {local_rank}` and `${NAME}` of a variable that is set.
 
-    Anything else in braces is left as it is; `{{` and `$$` give one.
+    Anything else in braces is left as it is; `{{` and `$$` give one. Bytes that are no UTF-8 come as surrogates
+    (PEP 383); whoever encodes the result with them gets the same bytes again.
     """
 
     def fill(match: re.Match[str]) -> str:
@@ -65,13 +68,9 @@ def inherited(job: Job, daemon_env: Mapping[bytes, bytes]) -> Environment:
     wanted = job.spec.run.inherit_env
     if wanted == "none":
         return {}
-    source = daemon_env if wanted == "daemon" else job.submitter.env
+    source, left_out = (daemon_env, NOT_FROM_DAEMON) if wanted == "daemon" else (job.submitter.env, NOT_FROM_SUBMITTER)
     globs = ("*",) if isinstance(wanted, str) else wanted
-    return {
-        name: value
-        for name, value in source.items()
-        if _matches(name, globs) and not _matches(name, NOT_INHERITED if wanted != "daemon" else ("SUPD_*",))
-    }
+    return {n: value for n, value in source.items() if _matches(n, globs) and not _matches(n, left_out)}
 
 
 def _matches(name: bytes, globs: tuple[str, ...]) -> bool:
@@ -86,13 +85,21 @@ def command(
     names = _names(job, assignment, seat)
     base = inherited(job, daemon_env)
     env = {**base, **_contract(job, assignment, seat, base)}
-    added = {name: value.encode(errors="surrogateescape") for name, value in env_file.items()}
-    own = {name: expand(value, names, env).encode(errors="surrogateescape") for name, value in job.spec.run.env.items()}
-    env |= {name.encode(): value for name, value in (added | own).items()}
+    env |= {_bytes(name): _bytes(value) for name, value in env_file.items()}
+    env |= {_bytes(name): _bytes(expand(value, names, env)) for name, value in job.spec.run.env.items()}
     run = job.spec.run
-    workdir = posixpath.join(job.submitter.folder, expand(run.workdir, names, env))
-    args = tuple(expand(arg, names, env) for arg in run.args)
-    return Command((*_program(job.spec, job.submitter.folder, job.submitter.python), *args), env, workdir)
+    workdir = expand(run.workdir, names, env)
+    args = (expand(arg, names, env) for arg in run.args)
+    argv = (*_program(job.spec, job.submitter.folder, job.submitter.python), *args)
+    return Command(
+        argv=tuple(_bytes(word) for word in argv),
+        env=env,
+        cwd=_bytes(posixpath.join(job.submitter.folder, workdir) if workdir else job.submitter.folder),
+    )
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
 
 
 def interpreter(spec: JobSpec, folder: str, submitters: str) -> str:
@@ -168,27 +175,31 @@ def _contract(job: Job, assignment: Assignment, seat: Seat, base: Mapping[bytes,
         values["OMP_NUM_THREADS"] = 1
     if seat.device is not None:
         values["CUDA_VISIBLE_DEVICES"] = seat.device
-    return {name.encode(): str(value).encode(errors="surrogateescape") for name, value in values.items()}
+    return {_bytes(name): _bytes(str(value)) for name, value in values.items()}
 
 
 def parse_env_file(text: str) -> tuple[dict[str, str], list[str]]:
     """The variables of an env file, and what is wrong with it (one line each, with line numbers).
 
     A line is `NAME=VALUE`, blank, or a `#` comment; `export ` in front and one pair of quotes around the
-    value are taken off; nothing is expanded.
+    value are taken off; nothing is expanded. What supd sets itself cannot be set here. Values are not shown
+    in problems: they may be secrets.
     """
     values: dict[str, str] = {}
     problems: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip(" \t\r")
         if not line or line.startswith("#"):
             continue
         name, equals, value = line.removeprefix("export ").partition("=")
-        name, value = name.strip(), value.strip()
+        name, value = name.strip(" \t"), value.strip(" \t")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            problems.append(f"line {number}: not NAME=VALUE: {line[:60]!r}")
-            continue
-        if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
-            value = value[1:-1]
-        values[name] = value
+            problems.append(f"line {number}: not NAME=VALUE")
+        elif name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX):
+            problems.append(f"line {number}: supd sets {name} itself for every rank")
+        elif "\0" in value:
+            problems.append(f"line {number}: {name} contains a NUL")
+        else:
+            is_quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "'\""
+            values[name] = value[1:-1] if is_quoted else value
     return values, problems

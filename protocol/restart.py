@@ -21,6 +21,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     is_infrastructure: bool = False  # a runner was lost: nothing the program did
     exit_code: int | None = None  # of the culprit, where it exited
     has_ever_started: bool  # all ranks of some generation of this run have started
+    had_started: bool  # all ranks of the generation that ended
     ran_s: float  # the longest life of a rank in this generation
     saved_step: int | None = None
 
@@ -55,12 +56,13 @@ def decide(table: RestartTable, ledger: Ledger, failure: Failure, jitter: float)
     """What follows from one failure, and the ledger after it (docs/job-file.md, [restart]).
 
     There is no wait after a run's first failure, nor after the first one since progress was made (a higher
-    checkpoint, or `stable_after` of running); then the wait doubles. A lost runner is not charged.
+    checkpoint, or `stable_after` of running once all ranks had started; 0 s of it prove nothing); then the wait
+    doubles. A lost runner is not charged.
     """
-    rose = failure.saved_step is not None and failure.saved_step > (
-        -1 if ledger.saved_step is None else ledger.saved_step
-    )
-    streak = 0 if rose or failure.ran_s >= table.stable_after_s else ledger.streak
+    known = -1 if ledger.saved_step is None else ledger.saved_step
+    rose = failure.saved_step is not None and failure.saved_step > known
+    was_stable = failure.had_started and failure.ran_s >= table.stable_after_s > 0
+    streak = 0 if rose or was_stable else ledger.streak
     saved_step = failure.saved_step if rose else ledger.saved_step
     after = Ledger(used=ledger.used, streak=streak + 1, saved_step=saved_step)
     delay_s = 0.0 if streak == 0 else backoff_s(streak, table.backoff_s, table.backoff_max_s, jitter)

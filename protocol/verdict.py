@@ -1,5 +1,7 @@
 """From the exits of one generation to its incident: who was first, how it ended, what speaks for it."""
 
+from collections.abc import Iterable
+
 from protocol.messages.control import Incident
 from protocol.messages.member import RankExit, RankReport, Renewal
 from protocol.signals import shell_code, signal_name
@@ -22,6 +24,12 @@ def first_failure(renewal: Renewal) -> RankReport | None:
     """The rank of this runner that failed first, in the order in which the runner saw them end."""
     failed = [r for r in renewal.ranks if r.exit is not None and r.exit.failed]
     return min(failed, key=lambda r: r.exit.order if r.exit else 0, default=None)
+
+
+def killed_while_stopping(renewals: Iterable[Renewal]) -> tuple[int, ...]:
+    """Ranks that were asked to end and then ended by SIGKILL: they had outlived the grace, or got none."""
+    ends = ((report.rank, report.exit) for renewal in renewals for report in renewal.ranks)
+    return tuple(rank for rank, exit in ends if exit is not None and exit.stopped_by_us and exit.signal == SIGKILL)
 
 
 def incident(number: int, node: str, renewal: Renewal) -> Incident | None:

@@ -1,7 +1,8 @@
 """One run as people see it: the coordinator's state in the words of `supctl status` and `ps`. Pure."""
 
 from protocol import verdict
-from protocol.coordinator import LIVE, Coordinator, Phase
+from protocol.coordinator import Coordinator
+from protocol.coordinator_events import LIVE, Phase
 from protocol.ids import NO_GENERATION, RunId, job_name
 from protocol.job import Job
 from protocol.messages.control import RankStatus, RunStatus
@@ -60,7 +61,7 @@ def state_word(run: Coordinator) -> str:
         case Phase.FORMING:
             return "starting" if run.generation == NO_GENERATION else "restarting"
         case Phase.LAUNCHING:
-            return "restarting" if run.has_started else "starting"
+            return "restarting" if run.generation > 0 else "starting"
         case Phase.RUNNING:
             return "running"
         case Phase.STOPPING:
@@ -76,7 +77,7 @@ def rank_statuses(run: Coordinator) -> tuple[RankStatus, ...]:
     found: dict[int, RankStatus] = {}
     for node, seat in run.seats.items():
         part = run.parts.get(node)
-        lost = node in run.gone and (part is None or part.part not in (Part.STOPPED, Part.FINISHED))
+        lost = (node in run.gone or run.is_final) and (part is None or part.part not in (Part.STOPPED, Part.FINISHED))
         reports = {r.rank: r for r in part.ranks} if part else {}
         for local_rank in range(seat.assignment.nproc):
             rank = seat.assignment.first_rank + local_rank
@@ -132,6 +133,8 @@ def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...]) -> tuple[str, floa
                 return f"the runner on {', '.join(silent)} to report", None
             if not alive:
                 return "what its ranks have left behind to end", None
+            if run.stop is not None and run.stop.now:
+                return f"{verdict.rank_list(alive)} to end (got SIGKILL)", None
             grace_s = run.spec.stop.grace_s if run.stop is None or run.stop.grace_s is None else run.stop.grace_s
             return f"{verdict.rank_list(alive)} to end (SIGKILL after {grace_s:g} s)", None
         case Phase.BACKOFF:

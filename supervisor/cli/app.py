@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> int:
         module.add_arguments(parser)
         arguments = parser.parse_args(rest, options)
         screen = Screen(sys.stdout, sys.stderr, os.environ, color=arguments.color, is_quiet=arguments.quiet)
-        return int(module.run(arguments, Context(screen, _client(arguments.addr), os.environ)))
+        return int(module.run(arguments, Context(screen, _client(arguments.addr, screen), os.environ)))
     except SupdError as exc:
         hint = exc.hint or (f"supctl {command} --help" if command else "supctl --help")
         if "--json" in argv:
@@ -100,12 +100,12 @@ def _split(argv: Sequence[str]) -> tuple[Sequence[str], str, Sequence[str]]:
     return argv[:at], command, argv[at + 1 :]
 
 
-def _client(addr: str) -> Client:
+def _client(addr: str, screen: Screen) -> Client:
     """supd where it was said to be, else where this user's is; there, nobody else's may pose as it."""
     named = addr or os.environ.get("SUPD_ADDR", "")
     if named:
-        return Client(named)
-    return Client(str(default_control_path(os.environ, os.getuid())), owners=(os.getuid(), 0))
+        return Client(named, screen.tell)
+    return Client(str(default_control_path(os.environ, os.getuid())), screen.tell, owners=(os.getuid(), 0))
 
 
 def _global_parser() -> Parser:

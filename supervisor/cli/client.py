@@ -7,7 +7,7 @@ Whatever keeps a supd from answering (absent, hung, of another version, gone in 
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, SupdError
@@ -33,6 +33,8 @@ from supervisor.shell.clock import boot_s
 GREETING_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 30.0
 """For requests with one reply; the slowest is a start, which the journal writes to disk first."""
+SILENT_S = 2.0
+"""A wait longer than this says what it waits for."""
 PROBE_AFTER_S = 10.0
 """A stream that was silent for this long is asked, on a second connection, whether its supd still lives."""
 RECEIVE_BYTES = 256 * 1024
@@ -62,16 +64,17 @@ class Client:
     """Asks the supd at `address`, the path of its unix socket.
 
     With `owners`, only one that runs as one of these uids: a start hands over the whole environment, and the
-    default path may lie in /tmp.
+    default path may lie in /tmp. `tell` is given a line when supd keeps us waiting.
     """
 
-    def __init__(self, address: str, *, owners: tuple[int, ...] = ()) -> None:
+    def __init__(self, address: str, tell: Callable[[str], None], *, owners: tuple[int, ...] = ()) -> None:
         self.address = address
+        self._tell = tell
         self._owners = owners
 
     def greet(self) -> Greeting:
         """The daemon's greeting, whatever its version."""
-        with _Connection(self.address, self._owners) as connection:
+        with _Connection(self.address, self._tell, self._owners) as connection:
             connection.send(b"")
             return connection.receive_greeting()
 
@@ -80,12 +83,9 @@ class Client:
 
         Raises Refused where supd says no, Unavailable where it says nothing.
         """
-        with _Connection(self.address, self._owners) as connection:
+        with _Connection(self.address, self._tell, self._owners) as connection:
             _open(connection, request)
-            payload = connection.receive(REPLY_TIMEOUT_S)
-            if payload is None:
-                raise _hung(self.address, REPLY_TIMEOUT_S)
-            reply = _decode(self.address, payload)
+            reply = _decode(self.address, connection.receive_or_fail(REPLY_TIMEOUT_S))
             if not isinstance(reply, expected):
                 raise _nonsense(self.address, f"a {type(reply).__name__} for a {type(request).__name__}")
             return reply
@@ -95,7 +95,7 @@ class Client:
 
         The caller stops at the reply that ends it. Raises as `ask` does.
         """
-        with _Connection(self.address, self._owners) as connection:
+        with _Connection(self.address, self._tell, self._owners) as connection:
             _open(connection, request)
             silent_s = 0.0
             while True:
@@ -125,8 +125,9 @@ class Client:
 class _Connection:
     """One connection: frames out, frames in, with a limit on every wait."""
 
-    def __init__(self, address: str, owners: tuple[int, ...]) -> None:
+    def __init__(self, address: str, tell: Callable[[str], None], owners: tuple[int, ...]) -> None:
         self._address = address
+        self._tell = tell
         self._decoder = FrameDecoder()
         self._payloads: deque[bytes] = deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -173,13 +174,21 @@ class _Connection:
             return  # it closed early; its greeting, if it left one, says why
 
     def receive_greeting(self) -> Greeting:
-        payload = self.receive(GREETING_TIMEOUT_S)
-        if payload is None:
-            raise _hung(self._address, GREETING_TIMEOUT_S)
+        payload = self.receive_or_fail(GREETING_TIMEOUT_S)
         try:
             return decode_greeting(payload)
         except RemoteProtocolError as exc:
             raise _nonsense(self._address, str(exc)) from exc
+
+    def receive_or_fail(self, timeout_s: float) -> bytes:
+        """The payload of the next frame; a supd that sends none within `timeout_s` is hung."""
+        payload = self.receive(min(SILENT_S, timeout_s))
+        if payload is None and timeout_s > SILENT_S:
+            self._tell(f"… waiting for supd at {self._address} to answer, {timeout_s - SILENT_S:.0f}s left")
+            payload = self.receive(timeout_s - SILENT_S)
+        if payload is None:
+            raise _hung(self._address, timeout_s)
+        return payload
 
     def receive(self, timeout_s: float) -> bytes | None:
         """The payload of the next frame; None where it is not complete within `timeout_s`."""

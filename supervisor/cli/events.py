@@ -10,7 +10,7 @@ from supervisor.cli.follow import TICK_S
 from supervisor.cli.log_lines import safe
 from supervisor.cli.render import clock
 
-KIND_COLUMNS = 18
+KIND_COLUMNS = 19
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

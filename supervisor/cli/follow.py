@@ -3,16 +3,15 @@
 from collections.abc import Callable
 
 from protocol.messages.control import End, Outcome, RunStatus, Statuses, Watch
-from supervisor.cli.client import ConnectionLost
+from supervisor.cli.client import SILENT_S, ConnectionLost
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.exit_code import ExitCode
+from supervisor.cli.log_lines import safe
 from supervisor.cli.render import incident_block, span
 from supervisor.cli.screen import Screen
 from supervisor.shell.clock import boot_s
 
 TICK_S = 1.0
-SILENT_S = 2.0
-"""Nothing changed for this long: say what is waited for."""
 
 
 class WaitLine:
@@ -94,11 +93,12 @@ def outcome_code(run: RunStatus) -> ExitCode:
 def tell_outcome(screen: Screen, run: RunStatus) -> None:
     """How a run ended: who died and how, if it failed, and where to look."""
     code = outcome_code(run)
-    mark = screen.err.paint("✓", "green") if code is ExitCode.OK else screen.err.paint("✗", "red")
-    reason = f": {run.reason}" if run.reason else ""
-    screen.tell(f"{mark} {run.run} {run.state}{reason}")
+    text = f"{run.run} {run.state}" + (f": {safe(run.reason)}" if run.reason else "")
+    if code is ExitCode.OK:
+        screen.tell(f"{screen.err.paint('✓', 'green')} {text}")
+        return
+    screen.complain(f"{screen.err.paint('✗', 'red')} {text}")
     if code is ExitCode.JOB_FAILED and run.incident is not None:
         for line in incident_block(run.incident, screen.err):
-            screen.tell(line)
-    if code is not ExitCode.OK:
-        screen.next_step(f"supctl status {run.run}")
+            screen.complain(line)
+    screen.next_step(f"supctl status {run.run}")

@@ -19,6 +19,8 @@ from supervisor.cli.story import Story
 from supervisor.shell.clock import wall_s
 
 TAIL_LINES = 200
+OPENING_KINDS = ("job.accepted", "generation.launched", "generation.ready")
+"""In the past these are said by the rule above the output."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +77,8 @@ def _print_story(
     def wants_event(event: EventRecord) -> bool:
         if is_following and event.wall_s >= begin_s:
             return not event.kind.startswith("incident.")  # told in full
+        if not is_following and event.kind in OPENING_KINDS:
+            return False
         return selection.all_generations or event.generation == _generation_shown(selection, status)
 
     last_incident = status.incident.number if status.incident else 0

@@ -78,8 +78,12 @@ class Screen:
     def tell(self, text: str) -> None:
         """Progress, a warning, a hint: nothing that a script would read; silent with --quiet."""
         if not self.is_quiet:
-            self._clear()
-            self.err.write_text(f"{text}\n")
+            self.complain(text)
+
+    def complain(self, text: str) -> None:
+        """What went wrong; also with --quiet."""
+        self._clear()
+        self.err.write_text(f"{text}\n")
 
     def redraw(self, text: str) -> None:
         """A line that the next one replaces. Only for a terminal: the caller asks `err.is_tty`."""
@@ -90,17 +94,15 @@ class Screen:
 
     def next_step(self, text: str) -> None:
         """What to do now; every failing command ends with one, also with --quiet."""
-        self._clear()
-        self.err.write_text(f"→ {text}\n")
+        self.complain(f"→ {text}")
 
     def fail(self, error: SupdError, fallback_hint: str) -> None:
         """An error an operator can act on, and its next step."""
-        self._clear()
         message = str(error)
         if not message.startswith("error["):
             message = f"error[{error.code}]: {message}"
         label, bracket, rest = message.partition(":")
-        self.err.write_text(f"{self.err.paint(label, 'red')}{bracket}{rest}\n")
+        self.complain(f"{self.err.paint(label, 'red')}{bracket}{rest}")
         self.next_step(error.hint or fallback_hint)
 
     def _clear(self) -> None:

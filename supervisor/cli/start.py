@@ -24,6 +24,7 @@ COMEBACK_S = 10.0
 """A supd that went away before it had answered is given this long to come back."""
 RETRY_S = 0.1
 MAX_FILE_BYTES = 1024 * 1024
+LIMITS = ("nofile", "core", "memlock", "stack")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         screen.print(done.run)
     if arguments.detach:
         return ExitCode.OK
-    progress = Progress(screen)
+    progress = Progress(screen, tells_incidents=not arguments.follow)
     if arguments.follow:
         return _follow_output(context, done.run, progress)
     status = follow(
@@ -67,22 +68,27 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 class Progress:
-    """Tells how a start gets on, a line a change."""
+    """Tells how a start gets on, a line a change; incidents only where nobody else tells them."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, *, tells_incidents: bool) -> None:
         self._screen = screen
+        self._tells_incidents = tells_incidents
         self._told: set[str] = set()
         self._incident = 0
 
     def show(self, status: RunStatus) -> None:
         """Called at every snapshot."""
-        if status.incident is not None and status.incident.number > self._incident and not status.is_final:
-            self._incident = status.incident.number
-            self._screen.tell(f"{self._screen.err.paint('✗', 'red')} {safe(status.incident.summary)}")
+        if self._tells_incidents and not status.is_final:
+            self._tell_incident(status)
         if status.ranks and (status.has_started or status.ranks_running == status.ranks):
             self._once(f"spawned {status.ranks}/{status.ranks} ranks")
         if status.has_started:
             self._once("started")
+
+    def _tell_incident(self, status: RunStatus) -> None:
+        if status.incident is not None and status.incident.number > self._incident:
+            self._incident = status.incident.number
+            self._screen.tell(f"{self._screen.err.paint('✗', 'red')} {safe(status.incident.summary)}")
 
     def _once(self, what: str) -> None:
         if what not in self._told:
@@ -105,9 +111,6 @@ def request_for(file: str, environ: Mapping[str, str], *, check_only: bool) -> S
     )
 
 
-LIMITS = ("nofile", "core", "memlock", "stack")
-
-
 def read_file(file: str) -> bytes:
     """The bytes of a job file. Raises Refused where it cannot be read or is no job file by its size."""
     hint = "give the path of a job file (docs/job-file.md)"
@@ -125,7 +128,8 @@ def read_file(file: str) -> bytes:
 
 def find_python(environ: Mapping[str, str]) -> str:
     """The submitter's interpreter: VIRTUAL_ENV's, else the first `python3` or `python` on PATH; "" for none."""
-    folders = [os.path.join(environ["VIRTUAL_ENV"], "bin")] if environ.get("VIRTUAL_ENV") else []
+    active = environ.get("VIRTUAL_ENV")
+    folders = [os.path.join(active, "bin")] if active else []
     folders += environ.get("PATH", os.defpath).split(os.pathsep)
     for folder in folders:
         for name in ("python3", "python"):
@@ -175,8 +179,7 @@ def _follow_output(context: Context, run: str, progress: Progress) -> int:
                 break
             if reply is not None:
                 story.take(reply)
-            if not story.run.has_started:
-                progress.show(story.run)
+            progress.show(story.run)
             wait_line.show(story.run)
     except KeyboardInterrupt:
         raise Detached(_detached(run, "running")) from None

@@ -13,8 +13,9 @@ RANK_STYLES = ("cyan", "green", "magenta", "blue", "yellow")
 class Story:
     """Prints the replies of a Watch on `run` as they come.
 
-    `wants_event` chooses the supervisor's lines. Incidents numbered above `incidents_after` are told in full when
-    they happen; None tells none.
+    `wants_event` chooses the supervisor's lines. Following, they are printed as they come, and incidents numbered
+    above `incidents_after` are told in full. Reading the past (`incidents_after` None), supd sends all events at
+    once: there they follow their generation's output.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Story:
         self._has_prefix = has_prefix
         self._joiner = LineJoiner()
         self._generation: int | None = None
+        self._held: list[EventRecord] = []
         self._label_columns = _label_columns(run)
 
     def take(self, reply: ControlReply) -> None:
@@ -42,7 +44,9 @@ class Story:
                 self._take_status(run)
             case EventRecord():
                 if self._has_prefix and self._wants_event(reply):
-                    self._sup(safe(reply.text))
+                    self._held.append(reply)
+                if self._incidents_after is not None:
+                    self._tell_held()
             case LogChunk():
                 self._begin(reply.generation)
                 self._print(*self._joiner.feed(reply))
@@ -53,6 +57,7 @@ class Story:
         """No more output comes: print what has no newline."""
         for source, lines in self._joiner.finish():
             self._print(source, lines)
+        self._tell_held()
 
     def rule(self, text: str) -> None:
         """A line across the stream."""
@@ -64,6 +69,7 @@ class Story:
             return
         for source, lines in self._joiner.finish(before=generation):
             self._print(source, lines)
+        self._tell_held(before=generation)
         self._generation = generation
         ranks = self.run.ranks if self.run.generation == generation else None
         self.rule(f"generation {generation}" + ("" if ranks is None else f" · {ranks} rank{'s' * (ranks != 1)}"))
@@ -82,6 +88,14 @@ class Story:
 
     def _sup(self, text: str) -> None:
         self._screen.print(f"{self._screen.out.paint('sup'.rjust(self._label_columns), 'dim')} │ {text}")
+
+    def _tell_held(self, before: int | None = None) -> None:
+        held, self._held = self._held, []
+        for event in held:
+            if before is not None and event.generation is not None and event.generation >= before:
+                self._held.append(event)
+            else:
+                self._sup(f"{event.kind.replace('.', ' ')}: {safe(event.text)}")
 
     def _take_status(self, run: RunStatus) -> None:
         self.run = run

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         after_interrupt=f"stopped waiting; {name} is not touched",
     )
     if status is None:
-        screen.tell(f"{name} was not {arguments.condition} within {span(arguments.timeout)}")
+        screen.complain(f"{name} was not {arguments.condition} within {span(arguments.timeout)}")
         screen.next_step(f"supctl status {name}")
         return ExitCode.TIMED_OUT
     if arguments.json:

@@ -18,6 +18,7 @@ import uvloop
 
 from protocol.errors import Refused, SupdError
 from supervisor.daemon.control import Control
+from supervisor.daemon.init import stay_behind_as_init
 from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.journal import Journal
 from supervisor.daemon.members import Members
@@ -56,6 +57,7 @@ async def serve(config: Config) -> None:
         members = Members(jobs, config.fleet, config.node)
         control = Control(jobs, journal, config.node)
         async with asyncio.TaskGroup() as group:
+            group.create_task(journal.watch(), name="journal")
             group.create_task(runners.run(), name="runners")
             group.create_task(jobs.run(stored, serving), name="jobs")
             await asyncio.sleep(0)  # every run is known before the first runner is heard
@@ -105,6 +107,13 @@ def _say_ready(config: Config, peer: str) -> None:
 
 def _prepare(config: Config) -> int:
     """Folders, lock, credential, limits; returns the descriptor that holds the state folder's lock."""
+    try:
+        return _prepare_folders(config)
+    except OSError as exc:
+        raise Refused("F034", f"cannot begin in {config.state_dir}: {exc}", hint="see supd.toml, [state]") from exc
+
+
+def _prepare_folders(config: Config) -> int:
     ensure_private_dir(config.state_dir)
     usual = config.control == default_control_path(os.environ, os.getuid())
     if usual or not config.control.parent.is_dir():  # a folder the user names may be open: the socket is 0600
@@ -132,7 +141,10 @@ def _shed_inheritance() -> None:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup's wish is kept
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    # A cluster's early warning (USR1, USR2) is for programs: supd serves many jobs and must not end by it.
+    # A file that may not grow, or a reader that went away, is an error like others, and is told.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -149,6 +161,7 @@ def main() -> None:
     """The command `supd`."""
     args = _parser().parse_args()
     _shed_inheritance()
+    stay_behind_as_init()
     try:
         dev_dir = Path(tempfile.mkdtemp(prefix="supd-dev-")) if args.dev else None
         config = load_config(args.config, os.environ, dev_dir=dev_dir)

@@ -6,9 +6,11 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import structlog
 
-from protocol import coordinator as c
+from protocol import coordinator_events as c
+from protocol.coordinator import Coordinator
 from protocol.errors import Refused
 from protocol.ids import RunId, job_name
 from protocol.job import Job, JobSpec, Submitter
@@ -31,7 +33,7 @@ class Run:
     """One run: its job, its machine, who serves it, and when it was what."""
 
     job: Job
-    machine: c.Coordinator
+    machine: Coordinator
     driver: Driver[c.Event, c.Effect]
     submitted_wall_s: float
     ended_wall_s: float | None
@@ -168,8 +170,9 @@ class Jobs:
         run.channels[incarnation] = channel
 
     def on_runner_heard(self, run: Run, node: str, incarnation: str, renewal: Renewal) -> None:
-        """A renewal came in on a runner's connection."""
-        run.driver.put(c.Heard(node, incarnation, renewal))
+        """A renewal came in on a runner's connection. Of a flood some are left out: each says all of it."""
+        if not run.driver.is_behind:
+            run.driver.put(c.Heard(node, incarnation, renewal))
 
     def on_runner_unlinked(self, run: Run, incarnation: str, channel: Channel) -> None:
         """The connection is gone, which proves nothing: the lock does."""
@@ -183,8 +186,9 @@ class Jobs:
         run = self.runs.get(run_id)
         if run is None:
             return
-        if record is not None:
-            run.driver.put(c.Heard(self._node, incarnation, record.renewal))
+        if record is not None:  # what it once offered is not on offer any more
+            last = msgspec.structs.replace(record.renewal, offer=None)
+            run.driver.put(c.Heard(self._node, incarnation, last))
         await run.driver.ask(c.RunnerGone(self._node, incarnation))
 
     def on_runner_failed(self, run_id: str, reason: str) -> None:
@@ -196,7 +200,7 @@ class Jobs:
     # --- the machines --------------------------------------------------------------------------------------------
 
     def _take_up(self, stored: StoredRun) -> Run:
-        machine = c.Coordinator(stored.job.spec, (self._node,), stored.record, self.epoch, random.random)
+        machine = Coordinator(stored.job.spec, (self._node,), stored.record, self.epoch, random.random)
 
         async def perform(effect: c.Effect) -> None:
             await self._perform(run, effect)

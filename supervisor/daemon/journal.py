@@ -1,8 +1,10 @@
 """What supd must not forget, in SQLite: epoch, runs, runners, events.
 
-One thread owns the database. Calls that return a future are barriers: it is done when they are on disk, with
+One thread owns the database. Calls that are awaited are barriers: when they return they are on disk, with
 everything handed in before them (synchronous=FULL: https://www.sqlite.org/pragma.html#pragma_synchronous). Events
 are written behind, with the next barrier or as soon as the thread has nothing else to do.
+
+What cannot be written is never passed over: the call raises Refused, and where anything may be lost supd ends.
 """
 
 import asyncio
@@ -14,11 +16,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from protocol.coordinator import RunRecord
+from protocol.coordinator_events import RunRecord
 from protocol.errors import Refused
 from protocol.job import Job
 from protocol.messages.control import EventRecord
@@ -43,6 +45,8 @@ INSERT INTO meta VALUES ('epoch', 0);
 
 EVENTS_A_READ_MAX = 1000
 
+_HINT = "see that its disk has room; a journal that is damaged can be moved away, and supd begins anew"
+
 
 @dataclass(frozen=True)
 class StoredRun:
@@ -65,15 +69,25 @@ class StoredRunner:
 
 
 class Journal:
-    """The durable memory of one supd."""
+    """The durable memory of one supd. Made inside the loop; raises Refused where the file is no journal of ours."""
 
     def __init__(self, path: Path) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], object], Future[object] | None] | None] = queue.SimpleQueue()
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._failure: Refused | None = None
+        self._has_failed = asyncio.Event()
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None] | None] = queue.SimpleQueue()
         self._db = _open(path)
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._thread.start()
 
     # --- called from the loop ------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Until cancelled; raises Refused once something handed in may be lost. supd must not outlive that."""
+        await self._has_failed.wait()
+        assert self._failure is not None
+        raise self._failure
 
     async def next_epoch(self) -> int:
         """Begin a new epoch of the coordinator; on disk before it is returned."""
@@ -137,9 +151,10 @@ class Journal:
         return await self._barrier(read)
 
     async def add_runner(self, runner: StoredRunner) -> None:
-        """Remember who serves a run, before it is told to."""
+        """Remember who serves a run, before it is told to. It takes the place of the run's last one, which is gone."""
 
         def add() -> None:
+            self._db.execute("DELETE FROM runners WHERE run = ?", (runner.run,))
             self._db.execute("INSERT INTO runners VALUES (?, ?, ?)", (runner.incarnation, runner.run, runner.cgroup))
 
         await self._barrier(add)
@@ -163,15 +178,13 @@ class Journal:
 
     def add_event(self, event: EventRecord, then: Callable[[], None]) -> None:
         """Write an event behind (its id is given here); `then` is called in the loop once it can be read."""
-        loop = asyncio.get_running_loop()
 
         def add() -> None:
             self._db.execute(
                 "INSERT INTO events (run, generation, wall_s, kind, text, detail) VALUES (?, ?, ?, ?, ?, ?)",
                 (event.run, event.generation, event.wall_s, event.kind, event.text, _pack(event.detail)),
             )
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                loop.call_soon_threadsafe(then)
+            self._tell(then)
 
         self._jobs.put((add, None))
 
@@ -200,15 +213,18 @@ class Journal:
         return await self._barrier(read)
 
     def close(self) -> None:
-        """Finish what was handed in, and let go of the file."""
+        """Finish what was handed in, and let go of the file; raises Refused where the last of it is not on disk."""
+        last: Future[None] = Future()
+        self._jobs.put((lambda: None, last))
         self._jobs.put(None)
         self._thread.join()
+        last.result()
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
     async def _barrier(self, job: Callable[[], T]) -> T:
         future: Future[T] = Future()
-        self._jobs.put((job, future))  # type: ignore[arg-type]
+        self._jobs.put((job, future))
         return await asyncio.wrap_future(future)
 
     def _work(self) -> None:
@@ -220,16 +236,26 @@ class Journal:
                 result = job()
                 if future is not None or self._jobs.empty():
                     self._db.execute("COMMIT")
-            except sqlite3.Error as exc:
-                if future is None:
-                    raise  # an event could not be written: the disk is gone, and supd with it (crash-only)
-                future.set_exception(exc)
+            except (sqlite3.Error, msgspec.MsgspecError) as exc:
+                refusal = Refused("F022", f"the journal {self._path} has failed: {exc}", hint=_HINT)
+                if future is not None:
+                    future.set_exception(refusal)
+                # SQLite undoes the statement that failed, or else the whole transaction, and with it what was
+                # written behind (https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction).
+                if future is None or not self._db.in_transaction:
+                    self._tell(self._fail, refusal)
             else:
                 if future is not None:
                     future.set_result(result)
-        if self._db.in_transaction:
-            self._db.execute("COMMIT")
         self._db.close()
+
+    def _tell(self, callback: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def _fail(self, refusal: Refused) -> None:
+        self._failure = self._failure or refusal
+        self._has_failed.set()
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -244,7 +270,7 @@ def _open(path: Path) -> sqlite3.Connection:
             db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
             version = SCHEMA_VERSION
     except (sqlite3.Error, OSError) as exc:
-        raise Refused("F020", f"cannot use the journal {path}: {exc}", hint="move it away to begin anew") from exc
+        raise Refused("F020", f"cannot use the journal {path}: {exc}", hint=_HINT) from exc
     if version != SCHEMA_VERSION:
         raise Refused("F021", f"the journal {path} is of version {version}, this supd knows {SCHEMA_VERSION}")
     return db

@@ -9,13 +9,11 @@ import structlog
 from protocol.errors import RemoteProtocolError
 from protocol.messages import encode
 from protocol.messages.member import Hello, Rejected, Renewal, Welcome, decode_to_coordinator
+from protocol.versions import VERSIONS, agreed
 from supervisor.daemon.jobs import Jobs, Run
 from supervisor.shell.channel import Channel
 
 log = structlog.get_logger()
-
-VERSIONS = (1,)
-"""Protocol versions spoken with runners, which may be older than this supd: always the last two there are."""
 
 HELLO_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 4096
@@ -48,6 +46,7 @@ class Members:
             host,
             port,
             ssl=tls,
+            ssl_handshake_timeout=HELLO_TIMEOUT_S,
             backlog=CONNECTIONS_MAX,
         )
 
@@ -81,7 +80,7 @@ class Members:
 
     def _on_hello(self, channel: Channel, guest: _Guest, hello: Hello) -> None:
         guest.timer.cancel()
-        version = max(set(hello.versions) & set(VERSIONS), default=None)
+        version = agreed(hello.versions)
         run = self._jobs.runs.get(hello.run)
         if version is None:
             refusal = f"this supd speaks versions {VERSIONS}, the runner {hello.versions}"

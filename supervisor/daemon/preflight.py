@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from protocol.errors import JobInvalid, Problem
 from protocol.job import JobSpec, Submitter
@@ -40,8 +40,7 @@ def _problems(spec: JobSpec, submitter: Submitter) -> Iterator[Problem]:
             )
 
 
-def _expect(exists: object, key: str, folder: str, path: str, message: str) -> Iterator[Problem]:
-    assert callable(exists)
+def _expect(exists: Callable[[str], bool], key: str, folder: str, path: str, message: str) -> Iterator[Problem]:
     if "{" in path:
         return
     full = os.path.join(folder, path)

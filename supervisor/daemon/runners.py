@@ -19,15 +19,23 @@ from protocol.messages import encode
 from protocol.messages.runner import Record, TakeOn, decode_record
 from supervisor.daemon.journal import Journal, StoredRunner
 from supervisor.shell import cgroup, guarding, tree
+from supervisor.shell.clock import boot_s
 from supervisor.shell.config import Config
 from supervisor.shell.files import read_small
 
 log = structlog.get_logger()
 
-POLL_S = 0.2
-"""How often the lock of a runner that is not our child is tried; costs two system calls a runner."""
+POLL_S, IDLE_POLL_S = 0.2, 2.0
+"""How often locks are tried: after a hint (a guard's end, a lost connection), and where there was none for long."""
+
+HURRY_S = 15.0
+"""How long a hint counts: the guard of a runner that died sweeps for up to 10 s before its lock is free."""
+
+REFILL_AFTER_S = 1.0
+"""A run that is being started has the CPUs first; then the next runner is made ready."""
 
 RECORD_MAX_BYTES = 16 * 1024 * 1024
+LOCK_MAX_BYTES = 4096
 
 NOT_PASSED_ON = ("PYTHON", "LD_PRELOAD", "NOTIFY_SOCKET", "LISTEN_", "SUPD_")
 """Of supd's environment: what would change our own processes, or is meant for supd alone."""
@@ -65,10 +73,13 @@ class Runners:
         self._dir = config.state_dir / "runners"
         self._ready: list[_Ready] = []
         self._serving: dict[str, StoredRunner] = {}  # by incarnation
+        self._strangers: set[str] = set()  # incarnations that serve nobody and are about to end
+        self._being_buried: set[str] = set()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._starting: set[str] = set()
         self._group: asyncio.TaskGroup | None = None
         self._look = asyncio.Event()
+        self._hurry_until_s = boot_s() + HURRY_S
 
     async def load(self) -> frozenset[str]:
         """Read from the journal who serves a run, before anybody asks; returns their incarnations."""
@@ -80,9 +91,10 @@ class Runners:
         """Watch locks and keep runners ready until cancelled; those that serve a run live on."""
         try:
             async with asyncio.TaskGroup() as self._group:
-                await self._sweep_strangers()
-                self._group.create_task(self._watch(), name="runner-locks")
+                # What an earlier supd had ready and never used ends by itself: its input ended with that supd.
+                self._strangers = {path.stem for path in self._dir.iterdir()} - self._serving.keys()
                 self._fill()
+                await self._watch()
         finally:
             for ready in self._ready:
                 _close(ready.guard)  # it ends when its input does
@@ -98,26 +110,36 @@ class Runners:
     # --- starting ------------------------------------------------------------------------------------------------
 
     async def _give(self, run: str) -> None:
+        ready: _Ready | None = None
         try:
             ready = self._take_ready() or self._spawn()
             stored = StoredRunner(ready.incarnation, run, ready.cgroup)
-            self._serving[ready.incarnation] = stored
             await self._journal.add_runner(stored)
             self._hand_over(ready, run)
+            self._serving[ready.incarnation] = stored
         except OSError as exc:
             log.error("runner_start_failed", run=run, error=repr(exc))
+            if ready is not None:
+                self._dismiss(ready)
             self._on_failed(run, exc.strerror or repr(exc))
         finally:
             self._starting.discard(run)
-            self._fill()
+            self._look.set()  # there may be one more to watch
+        await asyncio.sleep(REFILL_AFTER_S)
+        self._fill()
 
     def _take_ready(self) -> _Ready | None:
         while self._ready:
             ready = self._ready.pop(0)
             if ready.guard.poll() is None:
                 return ready
-            _close(ready.guard)
+            self._dismiss(ready)
         return None
+
+    def _dismiss(self, ready: _Ready) -> None:
+        """Let go of a runner without a run: it ends with its input, and is swept once its lock is free."""
+        _close(ready.guard)
+        self._strangers.add(ready.incarnation)
 
     def _hand_over(self, ready: _Ready, run: str) -> None:
         run_dir = self._config.state_dir / "runs" / run
@@ -150,14 +172,16 @@ class Runners:
                 self._ready.append(self._spawn())
         except OSError as exc:
             log.warning("runner_unready", error=repr(exc))
+            self._look.set()
 
     def _spawn(self) -> _Ready:
         """Start a guard with its runner. Blocks for about 2 ms; raises OSError."""
         incarnation = secrets.token_hex(8)
-        group = cgroup.make_runner_cgroup(incarnation) if self._config.cgroup == "auto" else None
+        self._strangers.add(incarnation)  # until it is ready: whatever fails below, its files are swept
         lock = os.open(self._lock_path(incarnation), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            group = cgroup.make_runner_cgroup(incarnation) if self._config.cgroup == "auto" else None
             os.write(lock, (group or "-").encode())
             runner_argv = [sys.executable, "-E", "-P", "-m", "supervisor.runner.app", "--lock-fd", str(lock)]
             runner_argv += ["--cgroup", group or "-", "--log-level", self._config.log_level]
@@ -176,6 +200,7 @@ class Runners:
         finally:
             os.close(lock)
         self._watch_child(guard)
+        self._strangers.discard(incarnation)
         return _Ready(incarnation, guard, group)
 
     def _watch_child(self, guard: subprocess.Popen[bytes]) -> None:
@@ -187,54 +212,61 @@ class Runners:
             loop.remove_reader(pidfd)
             os.close(pidfd)
             self._children.pop(pidfd).wait()
-            self._look.set()
+            self.look_soon()
 
         loop.add_reader(pidfd, on_ended)
 
     # --- ends ----------------------------------------------------------------------------------------------------
 
     def look_soon(self) -> None:
-        """A hint that a runner may have ended: its lock is tried at once."""
+        """A hint that a runner may have ended: locks are tried at once, and often for a while."""
+        self._hurry_until_s = boot_s() + HURRY_S
         self._look.set()
 
     async def _watch(self) -> None:
+        assert self._group is not None
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S if self._serving else None):
+                async with asyncio.timeout(self._pause_s()):
                     await self._look.wait()
             self._look.clear()
-            for runner in list(self._serving.values()):
-                if not self._is_locked(runner.incarnation):
-                    await self._bury(runner)
             for ready in [r for r in self._ready if r.guard.poll() is not None]:
                 log.warning("ready_runner_lost", incarnation=ready.incarnation)
                 self._ready.remove(ready)
-                _close(ready.guard)
-                await self._forget(ready.incarnation, ready.cgroup)
+                self._dismiss(ready)
+            for incarnation in [*self._serving, *self._strangers]:
+                if incarnation not in self._being_buried and not self._is_locked(incarnation):
+                    self._being_buried.add(incarnation)
+                    self._group.create_task(self._bury(incarnation), name=f"bury-{incarnation}")
 
-    async def _bury(self, runner: StoredRunner) -> None:
-        """Sweep what a dead runner left, read what it knew last, and tell."""
-        stuck = await self._forget(runner.incarnation, runner.cgroup)
-        path = self._config.state_dir / "runs" / runner.run / f"{runner.incarnation}.record"
-        record = _decode(await asyncio.to_thread(read_small, path, RECORD_MAX_BYTES))
-        log.info("runner_gone", run=runner.run, incarnation=runner.incarnation, stuck=len(stuck))
-        del self._serving[runner.incarnation]
-        await self._on_gone(runner.run, runner.incarnation, record)
-        await self._journal.remove_runner(runner.incarnation)
+    def _pause_s(self) -> float | None:
+        if self._strangers or boot_s() < self._hurry_until_s:
+            return POLL_S
+        return IDLE_POLL_S if self._serving else None
 
-    async def _forget(self, incarnation: str, group: str | None) -> list[int]:
-        stuck = await asyncio.to_thread(tree.sweep, incarnation, group)
-        for name in (self._lock_path(incarnation), self._dir / f"{incarnation}.log"):
-            name.unlink(missing_ok=True)
+    async def _bury(self, incarnation: str) -> None:
+        """Sweep what a dead runner left and, where it had a run, read what it knew last and tell."""
+        runner = self._serving.get(incarnation)
+        stuck = await asyncio.to_thread(self._sweep, incarnation, runner)
+        if runner is not None:
+            path = self._config.state_dir / "runs" / runner.run / f"{incarnation}.record"
+            record = _decode(await asyncio.to_thread(read_small, path, RECORD_MAX_BYTES))
+            log.info("runner_gone", run=runner.run, incarnation=incarnation, stuck=len(stuck))
+            del self._serving[incarnation]  # from here on the run may get another
+            await self._on_gone(runner.run, incarnation, record)
+            await self._journal.remove_runner(incarnation)
+        self._strangers.discard(incarnation)
+        self._being_buried.discard(incarnation)
+
+    def _sweep(self, incarnation: str, runner: StoredRunner | None) -> list[int]:
+        """End all that is left of a dead runner; returns the pids that don't end. Blocks for up to 10 s."""
+        lock = self._lock_path(incarnation)
+        group = runner.cgroup if runner else (read_small(lock, LOCK_MAX_BYTES) or b"").decode(errors="replace")
+        is_sound = group is not None and os.path.basename(group) == cgroup.group_name(incarnation)
+        stuck = tree.sweep(incarnation, group if is_sound else None)
+        for path in (self._dir / f"{incarnation}.log", lock):
+            path.unlink(missing_ok=True)
         return stuck
-
-    async def _sweep_strangers(self) -> None:
-        """Runners that an earlier supd had ready and never used: their input ended with it."""
-        for lock in self._dir.glob("*.lock"):
-            if lock.stem in self._serving or self._is_locked(lock.stem):
-                continue
-            content = (read_small(lock, 4096) or b"-").decode(errors="replace")
-            await self._forget(lock.stem, None if content in ("", "-") else content)
 
     def _is_locked(self, incarnation: str) -> bool:
         try:

@@ -11,6 +11,7 @@ import structlog
 from protocol.errors import RemoteProtocolError
 from protocol.messages import encode
 from protocol.messages.member import Answer, Hello, Rejected, Renewal, Welcome, decode_to_runner
+from protocol.versions import VERSIONS
 from supervisor.shell.channel import Channel
 from supervisor.shell.files import read_small
 
@@ -20,8 +21,6 @@ RETRY_S = 0.5
 """Longest wait between two attempts; jittered, so that a fleet does not come back in step."""
 
 CONNECT_TIMEOUT_S = 5.0
-VERSIONS = (1,)
-"""Protocol versions this runner speaks (docs/protocol.md, "Versions")."""
 
 
 class Link:

@@ -16,6 +16,7 @@ _NO_LIMIT_BYTES = 1 << 60  # v1 writes "no limit" as a huge number, v2 as "max"
 class _Seen:
     """What was seen of a process: its memory cgroup, and the counter at the last look and at the one before."""
 
+    memberships: str  # its /proc/PID/cgroup, from which `group` follows
     group: "_Group"
     before: int
     last: int
@@ -66,18 +67,30 @@ class OomWatch:
         self._used: dict[str, int] = {}  # by folder: the counter up to which rises have been used
 
     def look(self, pid: int) -> None:
-        """Note cgroup and counter of a process: when it is spawned, and about once a second from then on.
+        """Note cgroup and counter of a process that was spawned.
 
         A process on its way out is left as it was seen last: the kernel has moved it to the root by then, and
         its end, which may take seconds, has been counted.
         """
-        group = self._group(pid)
+        memberships = self._memberships(pid)
+        group = self._group(memberships)
         kills = group.kills() if group is not None else None
         if group is None or kills is None or self._is_ending(pid):
             return
         seen = self._seen.get(pid)
         is_known = seen is not None and seen.group == group
-        self._seen[pid] = _Seen(group, seen.last if seen is not None and is_known else kills, kills)
+        self._seen[pid] = _Seen(memberships, group, seen.last if seen is not None and is_known else kills, kills)
+
+    def look_again(self) -> None:
+        """Look at every process that was noted; to be called about once a second.
+
+        As long as no counter rises and nobody is moved, it reads one file a process and one a cgroup.
+        """
+        kills = {group: group.kills() for group in {seen.group for seen in self._seen.values()}}
+        for pid, seen in list(self._seen.items()):
+            is_still = seen.before == seen.last == kills[seen.group]
+            if not is_still or self._memberships(pid) != seen.memberships:
+                self.look(pid)
 
     def evidence(self, pid: int) -> str:
         """What the controller says of a process that died by SIGKILL; "": nothing. It is forgotten then."""
@@ -95,9 +108,12 @@ class OomWatch:
         """The process has ended in some other way."""
         self._seen.pop(pid, None)
 
-    def _group(self, pid: int) -> _Group | None:
+    def _memberships(self, pid: int) -> str:
+        return read_text(f"{self._proc}/{pid}/cgroup")
+
+    def _group(self, memberships: str) -> _Group | None:
         """The memory cgroup of a process. v1 goes first: where it has the controller, v2 has it not."""
-        paths = parse_memberships(read_text(f"{self._proc}/{pid}/cgroup"))
+        paths = parse_memberships(memberships)
         v1 = [_group_at(mount, paths.get("memory")) for mount in self._mounts if "memory" in mount.controllers]
         v2 = [_group_at(mount, paths.get("")) for mount in self._mounts if mount.is_v2]
         return next((group for group in (*v1, *v2) if group is not None and group.kills() is not None), None)

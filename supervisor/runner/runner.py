@@ -12,7 +12,8 @@ import structlog
 
 from protocol.errors import Refused
 from protocol.job import Job
-from protocol.member import (
+from protocol.member import Member
+from protocol.member_events import (
     Clear,
     Dismissed,
     Effect,
@@ -20,7 +21,6 @@ from protocol.member import (
     Event,
     Linked,
     LookUpOffer,
-    Member,
     Offered,
     Ordered,
     Persist,
@@ -35,9 +35,10 @@ from protocol.messages import encode
 from protocol.messages.member import Assignment, Hello, Offer, Renewal, Welcome
 from protocol.messages.runner import Record, TakeOn
 from protocol.ranks import expand, inherited
+from protocol.versions import VERSIONS
 from supervisor.logs.segments import LogWriter
 from supervisor.runner import devices
-from supervisor.runner.link import VERSIONS, Link
+from supervisor.runner.link import Link
 from supervisor.runner.workers import Workers
 from supervisor.shell import guarding
 from supervisor.shell.clock import boot_s

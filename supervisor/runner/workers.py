@@ -13,7 +13,7 @@ import structlog
 from protocol import ranks
 from protocol.errors import Refused
 from protocol.job import Job
-from protocol.member import Cleared, Event, Exited, Launched, Started
+from protocol.member_events import Cleared, Event, Exited, Launched, Started
 from protocol.messages.member import Assignment, RankExit, SpawnFailure
 from supervisor.logs.segments import LogWriter, generation_dir
 from supervisor.runner import devices, spawn
@@ -29,6 +29,8 @@ KERNEL_PATIENCE_S = 5.0
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.05
 """Between two looks for what is left: soon at first, since mostly it has ended already."""
+
+PIDS_LOGGED_MAX = 100
 
 ENV_FILE_MAX_BYTES = 1024 * 1024
 
@@ -49,7 +51,7 @@ class _End:
     main: _Main
     status: spawn.ExitStatus
     oom: str
-    ran_s: float
+    ended_s: float
     wall_s: float
 
 
@@ -68,7 +70,7 @@ class Workers:
         self._loop = asyncio.get_running_loop()
         self._generation = -1
         self._mains: dict[int, _Main] = {}  # by pid; those that have not been reaped
-        self._held: list[_End] | None = None  # ended while the rest was being spawned
+        self._held: list[_End | Started] | None = None  # what was seen while the rest was being spawned
         self._kill_at_s = 0.0
         self._leftovers_due = False
         self._oom = OomWatch()
@@ -103,8 +105,8 @@ class Workers:
             log.warning("worker_spawn_failed", rank=failure.rank, path=failure.path, reason=failure.reason)
         held, self._held = self._held, None
         self._put(Launched(assignment.generation, tuple(pids), failure))
-        for ended in held:
-            self._begin_exit(ended)
+        for seen in held:
+            self._tell(seen)
 
     async def _read_env_file(self) -> dict[str, str]:
         name = self._job.spec.run.env_file
@@ -126,9 +128,9 @@ class Workers:
         limits = self._job.submitter.limits | self._job.spec.run.limits
         spawned = spawn.spawn(
             spawn.WorkerCommand(
-                argv=[os.fsencode(word) for word in command.argv],
+                argv=[*command.argv],
                 env=command.env,
-                cwd=os.fsencode(command.cwd),
+                cwd=command.cwd,
                 limits=limits,
                 umask=self._job.submitter.umask,
             )
@@ -138,7 +140,7 @@ class Workers:
         self._loop.add_reader(spawned.pidfd, self.reap)
 
         def on_first_byte() -> None:
-            self._put(Started(generation, rank))
+            self._tell(Started(generation, rank))
 
         self._logs.open(generation, rank, "out", spawned.stdout_fd, on_first_byte)
         self._logs.open(generation, rank, "err", spawned.stderr_fd, on_first_byte)
@@ -211,18 +213,21 @@ class Workers:
         assert status is not None, "a zombie without a status"
         oom = self._oom.evidence(main.spawned.pid) if status.signal == signal.SIGKILL else ""
         spawn.reap(main.spawned)
-        ended = _End(main, status, oom, boot_s() - main.born_s, wall_s())
-        if self._held is not None:
-            self._held.append(ended)
-        else:
-            self._begin_exit(ended)
+        self._tell(_End(main, status, oom, boot_s(), wall_s()))
 
-    def _begin_exit(self, ended: _End) -> None:
-        self._task(self._exit(self._generation, ended), name=f"exit-r{ended.main.rank}")
+    def _tell(self, seen: _End | Started) -> None:
+        """Pass on what a rank did, but never before the Launched of its generation."""
+        if self._held is not None:
+            self._held.append(seen)
+        elif isinstance(seen, Started):
+            self._put(seen)
+        else:
+            self._task(self._exit(self._generation, seen), name=f"exit-r{seen.main.rank}")
 
     async def _exit(self, generation: int, ended: _End) -> None:
         """Read what it said last; exactly one Exited follows."""
         rank, status = ended.main.rank, ended.status
+        ran_s = ended.ended_s - ended.main.born_s
         await self._logs.drain(rank)
         log.info(
             "worker_exited",
@@ -230,7 +235,7 @@ class Workers:
             pid=ended.main.spawned.pid,
             code=status.code,
             signal=status.signal,
-            ran_s=round(ended.ran_s, 3),
+            ran_s=round(ran_s, 3),
         )
         exit = RankExit(
             code=status.code,
@@ -238,12 +243,12 @@ class Workers:
             core_dumped=status.core_dumped,
             order=0,
             wall_s=ended.wall_s,
-            ran_s=ended.ran_s,
+            ran_s=ran_s,
             stopped_by_us=False,
             oom=ended.oom,
             stderr_tail=self._logs.tail(rank, "err"),
         )
-        self._put(Exited(generation, rank, exit))
+        self._put(Exited(generation, rank, exit, ended.ended_s))
 
     def look_for_oom(self) -> None:
         """Remember where the ranks' memory is accounted, and how often that has run out; once a second."""
@@ -262,21 +267,29 @@ class Workers:
     async def _clear(self, generation: int) -> None:
         look_s = FIRST_LOOK_S
         told: set[int] = set()
+        killed: set[int] = set()
         while left := self._leftovers():
             now_s = boot_s()
             if now_s >= self._kill_at_s + KERNEL_PATIENCE_S:
                 break
             if now_s >= self._kill_at_s:
-                tree.kill_once(left)
-            for process in left:
-                if process.pid not in told and now_s < self._kill_at_s:
-                    told.add(process.pid)
-                    tree.signal_process(process, signal.SIGTERM)
+                killed |= {process.pid for process in tree.kill_once(left)}
+            else:
+                for process in left:
+                    if process.pid not in told:
+                        told.add(process.pid)
+                        tree.signal_process(process, signal.SIGTERM)
             await asyncio.sleep(look_s)
             look_s = min(2 * look_s, LONGEST_LOOK_S)
             self.reap()
-        if told:
-            log.info("leftovers_cleared", generation=generation, count=len(told), stuck=len(left))
+        if told or killed:
+            log.info(
+                "leftovers_cleared",
+                generation=generation,
+                pids=sorted(told | killed)[:PIDS_LOGGED_MAX],
+                killed=len(killed),
+                stuck=len(left),
+            )
         if not await self._logs.finish(generation):
             log.warning("logs_unfinished", generation=generation)
         self._put(Cleared(generation, tuple(process.pid for process in left)))

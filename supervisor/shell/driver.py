@@ -1,9 +1,11 @@
 """Runs one pure machine: events in, effects out, in order; the only loop there is around the logic."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
+from protocol.errors import SupdError
 from supervisor.shell.clock import boot_s
 
 E = TypeVar("E", contravariant=True)
@@ -41,6 +43,11 @@ class Driver(Generic[Event, Effect]):
         self._tick = tick
         self._inbox: asyncio.Queue[tuple[Event, asyncio.Future[None] | None]] = asyncio.Queue(maxsize=INBOX_MAX)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much is waiting that what says itself again later is better left out."""
+        return self._inbox.qsize() >= INBOX_MAX // 2
+
     def put(self, event: Event) -> None:
         """Hand in an event from inside the loop; raises asyncio.QueueFull when the machine is hopelessly behind."""
         self._inbox.put_nowait((event, None))
@@ -53,19 +60,25 @@ class Driver(Generic[Event, Effect]):
 
     async def run(self) -> None:
         """Feed events and ticks until cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
-            deadline_s = self.machine.deadline_s
-            wait_s = None if deadline_s is None else max(0.0, deadline_s - boot_s())
-            performed = None
+            event, performed = await self._next()
             try:
-                async with asyncio.timeout_at(None if wait_s is None else loop.time() + wait_s):
-                    event, performed = await self._inbox.get()
-            except TimeoutError:
-                if deadline_s is None or boot_s() < deadline_s:
-                    continue  # loop timers may fire a hair early
-                event = self._tick
-            for effect in self.machine.handle(event, boot_s()):
-                await self._perform(effect)
+                for effect in self.machine.handle(event, boot_s()):
+                    await self._perform(effect)
+            except SupdError as exc:
+                if performed is not None and not performed.done():
+                    performed.set_exception(exc)  # who asked is told why, before everything ends
+                raise
             if performed is not None and not performed.done():
                 performed.set_result(None)
+
+    async def _next(self) -> tuple[Event, asyncio.Future[None] | None]:
+        """The next event. What is due comes first: a flood of events must not hold up a deadline."""
+        while True:
+            deadline_s = self.machine.deadline_s
+            left_s = None if deadline_s is None else deadline_s - boot_s()
+            if left_s is not None and left_s <= 0:
+                return self._tick, None
+            with contextlib.suppress(TimeoutError):  # a timer of the loop may fire a hair early: look again
+                async with asyncio.timeout(left_s):
+                    return await self._inbox.get()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace a file in one step; it survives a kill at any instant, and a power loss once this returns.
+    """Replace a file in one step. A kill or a power loss at any instant leaves the old content or the new one.
 
-    Blocks on the disk: call it in a thread. Raises OSError.
+    Blocks on the disk: call it in a thread. One writer a file. Raises OSError.
     """
     draft = path.with_name(f"{path.name}.new")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

@@ -1,10 +1,26 @@
 """Our own log: structlog to stderr, pretty on a terminal and JSON elsewhere."""
 
+import contextlib
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
+
+
+class _Undemanding:
+    """Standard error, where a full disk or a reader that went away costs the line and not the process."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
 
 
 def set_up_log(level: str, format: str) -> None:
@@ -22,6 +38,6 @@ def set_up_log(level: str, format: str) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _Undemanding(sys.stderr))),
         cache_logger_on_first_use=True,
     )

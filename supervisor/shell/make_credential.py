@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import secrets
 import sys
 
 from cryptography import x509
@@ -37,7 +38,7 @@ def credential() -> bytes:
 
 def write_once(path: str, content: bytes) -> None:
     """Put the file there whole and 0600; where somebody was faster, theirs stays (hosts may share a home)."""
-    draft = f"{path}.{os.getpid()}.new"
+    draft = f"{path}.{secrets.token_hex(8)}.new"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.write(fd, content)

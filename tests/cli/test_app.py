@@ -61,7 +61,7 @@ def test_asking_for_one_command_imports_no_other() -> None:
     loaded = set(result.stdout.split())
     assert "supervisor.cli.status" in loaded
     others = {f"supervisor.cli.{command.module}" for command in COMMANDS.values()} - {"supervisor.cli.status"}
-    slow = {"asyncio", "json", "tomllib", "pwd", "shutil", "subprocess", "structlog", "logging", "uvloop"}
+    slow = {"asyncio", "json", "tomllib", "shutil", "subprocess", "structlog", "logging", "uvloop"}
     assert not loaded & (others | slow)
 
 

@@ -45,6 +45,14 @@ def test_a_supd_that_does_not_greet_in_time_is_called_hung(
     assert result.err.count("\n→ ") == 1
 
 
+def test_a_slow_answer_is_waited_for_aloud(supctl: Supctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "SILENT_S", 0.0)
+    daemon(lambda _request: [Statuses(runs=(a_run(),))])
+    result = supctl("status", "-q")
+    assert (result.code, result.err) == (0, "")
+    assert "… waiting for supd at " in supctl("status").err
+
+
 def test_a_full_backlog_of_a_hung_supd_is_waited_for_no_longer_than_a_greeting(
     supctl: Supctl, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +114,7 @@ def test_a_stream_that_is_silent_asks_whether_its_supd_lives_and_goes_on_if_so(
     monkeypatch.setattr(client, "PROBE_AFTER_S", 0.05)
     more = threading.Event()
     fake = daemon(lambda _request: [more, Statuses(runs=(a_run(),))])
-    replies = Client(address).stream(Watch(run="hello@1a2b3c", follow=True), 0.05)
+    replies = Client(address, print).stream(Watch(run="hello@1a2b3c", follow=True), 0.05)
     assert next(replies) is None  # probed, and alive
     more.set()
     assert any(isinstance(reply, Statuses) for reply in replies)
@@ -118,7 +126,7 @@ def test_a_stream_whose_supd_hangs_ends(daemon: Daemon, address: str, monkeypatc
     monkeypatch.setattr(client, "GREETING_TIMEOUT_S", 0.2)
     end = threading.Event()
     fake = daemon(lambda _request: [end])
-    replies = Client(address).stream(Watch(run="hello@1a2b3c", follow=True), 0.05)
+    replies = Client(address, print).stream(Watch(run="hello@1a2b3c", follow=True), 0.05)
     while not fake.requests:
         assert next(replies) is None
     fake.greeting = end  # from here on it takes connections and says nothing
@@ -143,11 +151,11 @@ def test_a_request_too_large_for_a_frame_is_said_before_anything_is_sent(
 def test_a_socket_of_another_account_is_not_trusted_with_an_environment(daemon: Daemon, address: str) -> None:
     daemon(one_run(a_run()))
     with pytest.raises(Exception, match=f"belongs to uid {os.getuid()}") as caught:
-        Client(address, owners=(os.getuid() + 1,)).greet()
+        Client(address, print, owners=(os.getuid() + 1,)).greet()
     assert getattr(caught.value, "exit_code", None) == 77
 
 
 def test_a_connection_lost_is_told_apart_because_the_request_may_have_been_taken(daemon: Daemon, address: str) -> None:
     daemon(lambda _request: [None])
     with pytest.raises(ConnectionLost):
-        Client(address).resolve("")
+        Client(address, print).resolve("")

@@ -258,12 +258,24 @@ def test_follow_shows_output_events_and_the_restart_and_ends_with_the_outcome(
     assert lines[:4] == ["── generation 0 · 4 ranks ──", "0 │ step 1", "3 ┃ Boom", "0 │ step 2"]
     assert lines[4:6] == ["sup │ incident #1", "sup │   rank 3 on n1 (pid 4711) killed by SIGKILL, sender unknown"]
     assert "sup │     ┃ Traceback (most recent call last):" in lines
-    assert lines[-4:] == ["sup │ restart 1 of 10 in 5s", "0 │ half", "── generation 1 · 4 ranks ──", "0 │ resumed"]
+    assert lines[-4:] == [
+        "sup │ restart decided: restart 1 of 10 in 5s",
+        "0 │ half",
+        "── generation 1 · 4 ranks ──",
+        "0 │ resumed",
+    ]
     assert "unseen" not in result.out
-    assert result.err.endswith("✓ hello@1a2b3c succeeded\n")
+    assert result.err.endswith("✓ spawned 4/4 ranks\n✓ started\n✓ hello@1a2b3c succeeded\n")
     [watch] = [request for request in fake.requests if isinstance(request, Watch)]
     assert watch.logs is not None
     assert (watch.logs.all_generations, watch.logs.tail_lines, watch.logs.ranks) == (True, None, None)
+
+
+def test_quiet_is_not_silent_about_a_failure(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
+    daemon(accepting(shown(**STARTING | FAILED)))
+    result = supctl("-q", "start", job_file)
+    assert (result.code, result.out) == (4, "hello@1a2b3c\n")
+    assert "killed by SIGKILL" in result.err
 
 
 @pytest.mark.parametrize(("state", "code"), [("failed", 4), ("stopped", 5)])

@@ -55,8 +55,12 @@ def carriers(marker: str) -> list[int]:
 class Supd:
     """One daemon of a test. What it started is ended with it, by the marker in its environment and by pid."""
 
-    def __init__(self, folder: Path, *, config: str = "", env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, config: str = "", env: Mapping[str, str] | None = None, argv: tuple[str, ...] = ()
+    ) -> None:
+        """`argv` goes in front of every command line, of supd and of supctl."""
         self.folder = folder
+        self.argv = argv
         self.marker = f"{os.getpid()}-{folder.name}"
         self.control = folder / "c.sock"
         self.state = folder / "state"
@@ -74,15 +78,23 @@ class Supd:
 
     def start(self, *, argv: tuple[str, ...] = ()) -> None:
         """Start the daemon and wait until it answers. `argv` goes in front of its command line."""
+        self.launch(argv=argv)
+        self.wait_until_ready()
+
+    def launch(self, *, argv: tuple[str, ...] = ()) -> None:
+        """Start the daemon, and don't wait."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*argv, str(BIN / "supd"), "run", "--config", str(self.config)],
+                [*self.argv, *argv, str(BIN / "supd"), "run", "--config", str(self.config)],
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
             )
+
+    def wait_until_ready(self) -> None:
+        """Wait until the daemon answers."""
         wait_for("supd to answer", self._answers)
 
     def _answers(self) -> bool:
@@ -113,7 +125,7 @@ class Supd:
     ) -> subprocess.CompletedProcess[str]:
         """Run supctl to its end; with `check` it must succeed."""
         done = subprocess.run(
-            [str(BIN / "supctl"), *args],
+            [*self.argv, str(BIN / "supctl"), *args],
             env={**self.env, **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -131,7 +143,7 @@ class Supd:
     def popen(self, *args: str) -> subprocess.Popen[str]:
         """Start supctl and leave it running; both streams are pipes."""
         return subprocess.Popen(
-            [str(BIN / "supctl"), *args],
+            [*self.argv, str(BIN / "supctl"), *args],
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -184,7 +196,8 @@ class Supd:
         left = []
         for pid in carriers(self.marker):
             with contextlib.suppress(OSError):
-                if not any(word in Path(f"/proc/{pid}/cmdline").read_bytes() for word in ours):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()  # b"": it is ending, and its memory is gone
+                if command and not any(word in command for word in ours):
                     left.append(pid)
         return left
 
@@ -207,9 +220,11 @@ class Supd:
 
 
 @contextlib.contextmanager
-def running_supd(folder: Path, *, config: str = "", env: Mapping[str, str] | None = None) -> Iterator[Supd]:
+def running_supd(
+    folder: Path, *, config: str = "", env: Mapping[str, str] | None = None, argv: tuple[str, ...] = ()
+) -> Iterator[Supd]:
     """A supd for the length of a `with` block."""
-    supd = Supd(folder, config=config, env=env)
+    supd = Supd(folder, config=config, env=env, argv=argv)
     try:
         supd.start()
         yield supd

@@ -1,0 +1,156 @@
+"""What the coordinator's machine takes in, gives out, and keeps (the machine itself: coordinator.py)."""
+
+import enum
+from dataclasses import dataclass
+
+import msgspec
+
+from protocol.ids import NO_GENERATION
+from protocol.messages.control import Incident
+from protocol.messages.member import Answer, Assignment, Renewal, Stop
+from protocol.restart import Ledger
+
+
+class Phase(enum.StrEnum):
+    """What the coordinator is doing with the run."""
+
+    FORMING = "forming"
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    BACKOFF = "backoff"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+FINAL = {Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED}
+LIVE = {Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING}
+"""Phases in which workers of the generation may be alive."""
+
+
+# --- what is kept ------------------------------------------------------------------------------------------------
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's place in a generation."""
+
+    node: str
+    incarnation: str  # of the runner it was given to
+    assignment: Assignment
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything durable about a run but its job; persisted whole at each change."""
+
+    version: int = 1
+    phase: Phase = Phase.FORMING
+    generation: int = NO_GENERATION
+    seats: tuple[Seat, ...] = ()
+    has_started: bool = False  # all ranks of some generation have started
+    ledger: Ledger = Ledger()
+    backoff_s: float = 0.0
+    restart_reason: str = ""  # for the next generation
+    stop: Stop | None = None  # an operator's, accepted
+    restart: str | None = None  # an operator's reason, accepted, for the generation that is live
+    incidents: int = 0
+    incident: Incident | None = None  # the last one
+    incident_is_open: bool = False
+    reason: str = ""  # of the final state
+    last_parts: dict[str, Renewal] = {}  # of the final state: node -> how its ranks ended
+
+
+# --- events ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The run is accepted, or read back from the journal: begin, or go on."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A runner's renewal. Node and incarnation are those of its connection, or of the record it left."""
+
+    node: str
+    incarnation: str
+    renewal: Renewal
+
+
+@dataclass(frozen=True)
+class RunnerGone:
+    """Proof: this runner and its guard are gone, and its tree was swept."""
+
+    node: str
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class RunnerFailed:
+    """A runner could not be started."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """The operator wants the run to end."""
+
+    grace_s: float | None  # None: the job's
+    now: bool
+    by: str
+
+
+@dataclass(frozen=True)
+class RestartRequested:
+    """The operator wants a new generation."""
+
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Opened | Heard | RunnerGone | RunnerFailed | StopRequested | RestartRequested | Tick
+
+# --- effects -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Persist:
+    """Put the record into the journal; a barrier before any send."""
+
+    record: RunRecord
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something users see in `supctl events` (types: docs/events.md)."""
+
+    kind: str
+    text: str
+    generation: int | None
+    detail: dict[str, str | int | float | bool | None]
+
+
+@dataclass(frozen=True)
+class EnsureRunner:
+    """See that this node has a runner for the run; one that is there is fine."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Send:
+    """Give a runner its whole order."""
+
+    node: str
+    incarnation: str
+    answer: Answer
+
+
+Effect = Persist | Note | EnsureRunner | Send

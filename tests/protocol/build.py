@@ -1,0 +1,79 @@
+"""Short ways to write the structs that tests of the machines need."""
+
+from typing import Any
+
+from protocol.job import Job, JobSpec, RestartTable, RunTable, StopTable, Submitter, TopologyTable
+from protocol.messages.member import Assignment, Offer, Part, RankExit, RankReport, Renewal
+
+PORT = 4000
+
+
+def job_spec(
+    *,
+    run: RunTable | None = None,
+    restart: RestartTable | None = None,
+    stop: StopTable | None = None,
+    role: str = "default",
+    **more: Any,
+) -> JobSpec:
+    """A job of two ranks; `more` are other tables."""
+    return JobSpec(
+        name="j",
+        run=run or RunTable(script="t.py"),
+        topology=TopologyTable(nproc_per_node=2, role=role),
+        restart=restart or RestartTable(),
+        stop=stop or StopTable(),
+        **more,
+    )
+
+
+def submitted(spec: JobSpec, **submitter: Any) -> Job:
+    """The job of run j@1, as somebody has submitted it."""
+    given: dict[str, Any] = {
+        "folder": "/home/me",
+        "source": "j.toml",
+        "python": "/usr/bin/python3",
+        "env": {},
+        "limits": {},
+        "umask": 0o22,
+        "user": "me",
+    }
+    return Job(run="j@1", spec=spec, submitter=Submitter(**given | submitter))
+
+
+def offer(slots: int = 2, *, port: int = PORT, problem: str = "") -> Offer:
+    """What a node can give."""
+    return Offer(slots=slots, address="10.0.0.1", port=port, problem=problem)
+
+
+def assignment(generation: int = 0, **changed: Any) -> Assignment:
+    """One node's two ranks, all there are."""
+    given: dict[str, Any] = {
+        "generation": generation,
+        "node_rank": 0,
+        "nnodes": 1,
+        "first_rank": 0,
+        "nproc": 2,
+        "world_size": 2,
+        "master_addr": "10.0.0.1",
+        "master_port": PORT,
+    }
+    return Assignment(**given | changed)
+
+
+def exited(
+    code: int | None = None, *, signal: int | None = None, order: int = 0, by_us: bool = False, **more: Any
+) -> RankExit:
+    """How a rank ended."""
+    given: dict[str, Any] = {"wall_s": 1000.0, "ran_s": 5.0}
+    return RankExit(code=code, signal=signal, order=order, stopped_by_us=by_us, **given | more)
+
+
+def rank(number: int, exit: RankExit | None = None, *, started: bool = True, first: int = 0) -> RankReport:
+    """One rank of a report; its pid is 100 + its number."""
+    return RankReport(rank=number, local_rank=number - first, pid=100 + number, started=started, exit=exit)
+
+
+def renewal(number: int, part: Part, generation: int = 0, *ranks: RankReport, **more: Any) -> Renewal:
+    """A report."""
+    return Renewal(number=number, part=part, generation=generation, ranks=ranks, **more)

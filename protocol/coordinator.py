@@ -123,11 +123,9 @@ class Coordinator:
                 self._on_tick(now_s)
         self._check()
         after = self.record()
-        told: dict[tuple[str, str], int] = {}
+        told = dict.fromkeys(self.runners.items(), 0) if after != before else {}
         if isinstance(event, Heard):
-            told[event.node, event.incarnation] = event.renewal.number
-        if after != before:
-            told |= dict.fromkeys(self.runners.items(), 0)
+            told.setdefault((event.node, event.incarnation), event.renewal.number)
         persisted = [Persist(after)] if after != before else []
         return [*persisted, *self._asides, *(self._answer(*who, number) for who, number in told.items())]
 
@@ -270,11 +268,10 @@ class Coordinator:
 
     def _correct_cause(self, node: str, renewal: Renewal) -> None:
         """The first report is often a victim's: what the same runner says later of the cause replaces it (R4)."""
-        if not self.incident_is_open or self.incident is None or self.incident.node != node:
-            return
-        found = verdict.incident(self.incident.number, node, renewal)
-        if found is not None and found != self.incident:
-            self._set_incident("incident.corrected", found)
+        if self.incident_is_open and self.incident is not None and self.incident.node == node:
+            found = verdict.incident(self.incident.number, node, renewal)
+            if found is not None and found != self.incident:
+                self._set_incident("incident.corrected", found)
 
     def _see_progress(self, now_s: float) -> None:
         if self._all_finished:
@@ -497,7 +494,7 @@ class Coordinator:
             incident=self.incident,
             incident_is_open=self.incident_is_open,
             reason=self.reason,
-            last_parts=self.parts if self.is_final else {},
+            last_parts={n: verdict.without_tails(part) for n, part in self.parts.items()} if self.is_final else {},
         )
 
     def _check(self) -> None:

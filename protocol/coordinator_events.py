@@ -57,7 +57,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     incident: Incident | None = None  # the last one
     incident_is_open: bool = False
     reason: str = ""  # of the final state
-    last_parts: dict[str, Renewal] = {}  # of the final state: node -> how its ranks ended
+    last_parts: dict[str, Renewal] = {}  # of the final state: node -> how its ranks ended (without what they said last)
 
 
 # --- events ------------------------------------------------------------------------------------------------------

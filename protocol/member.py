@@ -93,7 +93,7 @@ class Member:
         self.offer: Offer | None = None
         self.is_ending = False  # released or dismissed: ends once nothing is left
         self._number = 0
-        self._renew_at_s = now_s
+        self._renew_at_s = now_s + RENEW_S
         self._alone_since_s: float | None = now_s
         self._is_spawning = False  # a Launched is still to come
         self._is_clearing = False  # a Cleared is still to come
@@ -103,7 +103,7 @@ class Member:
         self._offer_is_old = True
         self._is_looking_up = False
         self._settled_since_s = now_s
-        self._persisted: Renewal | None = None  # but for its number and offer
+        self._persisted = self._lasting()  # nothing yet that would be missed
         self._has_ended = False
 
     # --- the door ------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Member:
             return self._begin_stop(Stop(generation=self.generation), now_s)  # R1: first what there is must go
         self._begin_generation(assignment.generation, assignment)
         self.part, self.offer, self._is_spawning = Part.LAUNCHING, None, True
-        return [*self._persist(), Spawn(assignment)]
+        return [Spawn(assignment), *self._persist()]  # the coordinator has it on disk: no need to wait for ours
 
     def _on_stop(self, stop: Stop, now_s: float) -> list[Effect]:
         if stop.generation < self.generation:
@@ -245,7 +245,9 @@ class Member:
         self.stuck_pids = event.stuck_pids
         self._is_clearing = False
         self._settled_since_s, self._offer_is_old = now_s, True
-        return self._tell()
+        if self.part is Part.FINISHED:
+            return self._tell()
+        return self._persist()  # it is told with the node's offer, which is looked up now: one word less on the way
 
     # --- the node, the link, time --------------------------------------------------------------------------------
 
@@ -380,12 +382,15 @@ class Member:
         )
 
     def _persist(self) -> list[Effect]:
-        report = self.report()
-        lasting = msgspec.structs.replace(report, number=0, offer=None)
+        lasting = self._lasting()
         if lasting == self._persisted:
             return []
         self._persisted = lasting
-        return [Persist(report, self.assignment)]
+        return [Persist(self.report(), self.assignment)]
+
+    def _lasting(self) -> Renewal:
+        """The report but for what is not worth a write."""
+        return msgspec.structs.replace(self.report(), number=0, offer=None)
 
     def _tell(self) -> list[Effect]:
         """Report the whole state; what has changed in it is on disk first."""

@@ -15,7 +15,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     saved_step: int | None = None  # the highest checkpoint seen at a failure
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Failure:
     """The end of a generation, as far as the policy cares."""
 
     is_infrastructure: bool = False  # a runner was lost: nothing the program did

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from protocol.messages.control import Incident
 from protocol.messages.member import RankExit, RankReport, Renewal
 from protocol.signals import shell_code, signal_name
@@ -75,6 +77,15 @@ def runner_lost(number: int, generation: int, node: str, why: str) -> Incident:
     return Incident(
         number=number, generation=generation, cause="runner-lost", summary=f"the runner on {node} {why}", node=node
     )
+
+
+def without_tails(renewal: Renewal) -> Renewal:
+    """The report without what its ranks said last, which may be large."""
+    ranks = (
+        report if report.exit is None else replace(report, exit=replace(report.exit, stderr_tail=()))
+        for report in renewal.ranks
+    )
+    return replace(renewal, ranks=tuple(ranks), offer=None)
 
 
 def unfinished(number: int, generation: int, node: str, ranks: tuple[int, ...], limit_s: float) -> Incident:

@@ -39,12 +39,16 @@ class Stopped(Exception):
     """Somebody asked supd to end."""
 
 
-async def serve(config: Config) -> None:
-    """Run until SIGTERM or SIGINT. Runs live on; the next supd finds them."""
-    loop = asyncio.get_running_loop()
+async def serve_until_signalled(config: Config) -> None:
+    """Run until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await serve(config, stop)
+
+
+async def serve(config: Config, stop: asyncio.Event) -> None:
+    """Run until `stop` is set. Runs live on; the next supd finds them. Raises Refused where supd cannot go on."""
     coordinator_file = config.state_dir / "coordinator"
     journal = Journal(config.state_dir / "journal.db")
     try:
@@ -63,7 +67,7 @@ async def serve(config: Config) -> None:
             await asyncio.sleep(0)  # every run is known before the first runner is heard
             server = await _listen(members, config)
             host, port = server.sockets[0].getsockname()[:2]
-            await asyncio.to_thread(write_whole, coordinator_file, f"{host}:{port}\n".encode())
+            await _publish(coordinator_file, f"{host}:{port}")
             group.create_task(control.run(config.control, lambda: _say_ready(config, f"{host}:{port}")), name="control")
             await stop.wait()
             log.info("supd_stopped", active_runs=len(jobs.active()))
@@ -93,6 +97,14 @@ async def _listen(members: Members, config: Config) -> asyncio.Server:
             port += 1
 
 
+async def _publish(file: Path, address: str) -> None:
+    """Runners look there for the coordinator, at every attempt to connect."""
+    try:
+        await asyncio.to_thread(write_whole, file, f"{address}\n".encode())
+    except OSError as exc:
+        raise Refused("F035", f"cannot write {file}: {exc.strerror}", hint="see that its disk has room") from exc
+
+
 def _say_ready(config: Config, peer: str) -> None:
     log.info("supd_ready", node=config.node, control=str(config.control), peer=peer, state=str(config.state_dir))
     address = os.environ.get("NOTIFY_SOCKET", "")
@@ -105,7 +117,7 @@ def _say_ready(config: Config, peer: str) -> None:
                 log.warning("notify_failed", error=repr(exc))
 
 
-def _prepare(config: Config) -> int:
+def prepare(config: Config) -> int:
     """Folders, lock, credential, limits; returns the descriptor that holds the state folder's lock."""
     try:
         return _prepare_folders(config)
@@ -166,17 +178,17 @@ def main() -> None:
         dev_dir = Path(tempfile.mkdtemp(prefix="supd-dev-")) if args.dev else None
         config = load_config(args.config, os.environ, dev_dir=dev_dir)
         set_up_log(config.log_level, config.log_format)
-        lock = _prepare(config)
+        lock = prepare(config)
         if dev_dir is not None:
             print(f"export SUPD_ADDR={config.control}", file=sys.stderr, flush=True)  # noqa: T201  # for the user
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config))
+            runner.run(serve_until_signalled(config))
         os.close(lock)
     except SupdError as exc:
         sys.exit(_complain(exc))
     except BaseExceptionGroup as group:
-        refusals = group.subgroup(SupdError)
-        if refusals is None:
+        refusals, others = group.split(SupdError)
+        if refusals is None or others is not None:
             raise
         sys.exit(_complain(next(_leaves(refusals))))
 

@@ -166,12 +166,10 @@ class Control:
                 return await self._stop(user, request)
             case RestartRun(run=word, reason=reason):
                 run = self._jobs.find(word)
-                if run.machine.is_final:
-                    return Failure(
-                        code="F104",
-                        message=f"{run.job.run} is over ({run.machine.phase.value})",
-                        hint="start it again with supctl start",
-                    )
+                if run.machine.is_final or run.machine.stop is not None:
+                    state = f"over ({run.machine.phase.value})" if run.machine.is_final else "being stopped"
+                    hint = "start it again with supctl start"
+                    return Failure(code="F104", message=f"{run.job.run} is {state}", hint=hint)
                 await run.driver.ask(c.RestartRequested(reason, user))
                 return Done(run=run.job.run)
             case GetStatus(run=word, with_ranks=with_ranks):

@@ -230,22 +230,24 @@ class Journal:
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, future = item
+            # A client that goes away takes its question with it: nobody wants the answer.
+            is_wanted = future is None or future.set_running_or_notify_cancel()
             try:
                 if not self._db.in_transaction:
                     self._db.execute("BEGIN IMMEDIATE")
-                result = job()
+                result = job() if is_wanted else None
                 if future is not None or self._jobs.empty():
                     self._db.execute("COMMIT")
             except (sqlite3.Error, msgspec.MsgspecError) as exc:
                 refusal = Refused("F022", f"the journal {self._path} has failed: {exc}", hint=_HINT)
-                if future is not None:
+                if future is not None and is_wanted:
                     future.set_exception(refusal)
                 # SQLite undoes the statement that failed, or else the whole transaction, and with it what was
                 # written behind (https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction).
                 if future is None or not self._db.in_transaction:
                     self._tell(self._fail, refusal)
             else:
-                if future is not None:
+                if future is not None and is_wanted:
                     future.set_result(result)
         self._db.close()
 

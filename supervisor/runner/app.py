@@ -5,6 +5,7 @@ import asyncio
 import os
 import resource
 import signal
+import ssl
 
 import structlog
 import uvloop
@@ -39,8 +40,15 @@ async def take_on() -> TakeOn | None:
         loop.remove_reader(0)
 
 
+async def warm_up() -> None:
+    """Do now, while nobody waits, what takes long the first time: OpenSSL gets ready, a thread is there."""
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    await asyncio.to_thread(int)
+
+
 async def serve(lock_fd: int, cgroup: str | None, guard_pid: int) -> None:
     """Wait for a run and serve it to its end."""
+    await warm_up()
     task = await take_on()
     if task is None:
         return

@@ -148,6 +148,7 @@ def _pidfd_of(process: subprocess.Popen[bytes]) -> int:
 def _preparation(limits: dict[str, int]) -> Callable[[], None]:
     """What the child does between fork and exec. Everything is computed here, in the parent."""
     parent = os.getpid()
+    ignored = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_IGN]  # exec keeps only these
     wanted = [(_LIMITS[name], _clamped(value, resource.getrlimit(_LIMITS[name])[1])) for name, value in limits.items()]
 
     def prepare() -> None:
@@ -156,7 +157,7 @@ def _preparation(limits: dict[str, int]) -> Callable[[], None]:
             os.kill(os.getpid(), signal.SIGKILL)  # the runner ended before the line above: nobody would notice
         for kind, pair in wanted:
             resource.setrlimit(kind, pair)
-        for number in _SIGNALS:
+        for number in ignored:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 

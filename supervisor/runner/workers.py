@@ -149,17 +149,21 @@ class Workers:
         return spawned.pid
 
     def _seat(self, assignment: Assignment, local_rank: int) -> ranks.Seat:
-        environ = {os.fsdecode(k): os.fsdecode(v) for k, v in ranks.inherited(self._job, dict(os.environb)).items()}
         rank = assignment.first_rank + local_rank
-        virtual = self._job.spec.devices.visibility == "virtual"
         return ranks.Seat(
             node=self._node,
             local_rank=local_rank,
             incarnation=self._incarnation,
             error_file=str(generation_dir(self._logs_dir, assignment.generation) / f"rank-{rank:05d}.error.json"),
-            device=devices.virtual_device(local_rank, environ) if virtual else None,
+            device=self._device(local_rank),
             cpus=len(os.sched_getaffinity(0)),
         )
+
+    def _device(self, local_rank: int) -> str | None:
+        if self._job.spec.devices.visibility != "virtual":
+            return None
+        base = ranks.inherited(self._job, dict(os.environb))
+        return devices.virtual_device(local_rank, {os.fsdecode(k): os.fsdecode(v) for k, v in base.items()})
 
     # --- signals -------------------------------------------------------------------------------------------------
 
@@ -187,6 +191,8 @@ class Workers:
             tree.signal_process(process, signal.SIGTERM)
 
     def _leftovers(self) -> list[tree.Process]:
+        if not tree.has_children():
+            return []  # as a rule; the process table of a large machine takes long to read
         return [p for p in tree.leftovers(os.getpid(), set(self._mains), self.helpers) if p.is_alive]
 
     # --- ends ----------------------------------------------------------------------------------------------------
@@ -212,6 +218,7 @@ class Workers:
         status = spawn.read_exit(main.spawned.pidfd)
         assert status is not None, "a zombie without a status"
         oom = self._oom.evidence(main.spawned.pid) if status.signal == signal.SIGKILL else ""
+        self._oom.forget(main.spawned.pid)
         spawn.reap(main.spawned)
         self._tell(_End(main, status, oom, boot_s(), wall_s()))
 
@@ -251,9 +258,8 @@ class Workers:
         self._put(Exited(generation, rank, exit, ended.ended_s))
 
     def look_for_oom(self) -> None:
-        """Remember where the ranks' memory is accounted, and how often that has run out; once a second."""
-        for pid in self._mains:
-            self._oom.look(pid)
+        """See where the ranks' memory is accounted, and how often that has run out; once a second."""
+        self._oom.look_again()
 
     # --- clearing ------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,15 @@ def processes() -> dict[int, Process]:
     return {process.pid: process for process in found if process is not None}
 
 
+def has_children() -> bool:
+    """Whether this process has any child, zombies among them: the kernel's own word, and cheap to ask."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def descendants(root: int, table: dict[int, Process], *, without: Collection[int] = ()) -> list[Process]:
     """Everything below `root`, parents first; not those in `without`, nor what is below these."""
     children: dict[int, list[Process]] = {}

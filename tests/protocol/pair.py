@@ -5,8 +5,9 @@ checked here, at every step; what must happen once the faults have ended is the 
 """
 
 import heapq
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from protocol import coordinator_events as c
@@ -60,15 +61,14 @@ class World:
         self.launched: list[int] = []  # generations, in the order in which they were spawned
         self.faulty: set[int] = set()  # generations that had a reason to end
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._places = 0
+        self._places = itertools.count()  # what is due at the same time is done in order
         self.start_coordinator()
 
     # --- time ----------------------------------------------------------------------------------------------------
 
     def after(self, wait_s: float, do: Callable[[], None]) -> None:
         """Do something later."""
-        self._places += 1
-        heapq.heappush(self._queue, (self.now_s + wait_s, self._places, do))
+        heapq.heappush(self._queue, (self.now_s + wait_s, next(self._places), do))
 
     def soon(self, do: Callable[[], None], longest_s: float = 0.1) -> None:
         """Do something at a random moment from now on."""
@@ -77,26 +77,19 @@ class World:
     def run_for(self, seconds: float) -> None:
         """Let time pass: messages, effects, and the ticks of both machines."""
         end_s = self.now_s + seconds
-        while True:
-            ticks = [(d, tick) for d, tick in self._deadlines() if d is not None]
-            due_s, tick = min(ticks, key=lambda pair: pair[0], default=(end_s, None))
-            if self._queue and self._queue[0][0] <= due_s:
-                due_s, _, tick = heapq.heappop(self._queue)
-            if due_s > end_s or tick is None:
-                if tick is not None:
-                    self.after(max(0.0, due_s - self.now_s), tick)
-                self.now_s = end_s
-                return
+        while due := [item for item in self._due() if item[0] <= end_s]:
+            due_s, do = min(due, key=lambda item: item[0])
             self.now_s = max(self.now_s, due_s)
-            tick()
+            do()
+        self.now_s = end_s
 
-    def _deadlines(self) -> list[tuple[float | None, Callable[[], None]]]:
-        due: list[tuple[float | None, Callable[[], None]]] = []
-        if self.coordinator is not None:
-            due.append((self.coordinator.deadline_s, lambda: self.tell(c.Tick())))
-        if (runner := self.runner) is not None:
-            due.append((runner.member.deadline_s, lambda: self.give(runner, m.Tick())))
-        return due
+    def _due(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        if self._queue:
+            yield self._queue[0][0], lambda: heapq.heappop(self._queue)[2]()
+        if self.coordinator is not None and (due_s := self.coordinator.deadline_s) is not None:
+            yield due_s, lambda: self.tell(c.Tick())
+        if (runner := self.runner) is not None and (due_s := runner.member.deadline_s) is not None:
+            yield due_s, lambda: self.give(runner, m.Tick())
 
     # --- the coordinator's shell ---------------------------------------------------------------------------------
 
@@ -109,12 +102,6 @@ class World:
             self.give(self.runner, m.Linked(up=True))
         for runner in self.gone:
             self.soon(lambda runner=runner: self.bury(runner))  # type: ignore[misc]
-
-    def kill_coordinator(self) -> None:
-        """Everything it had not persisted is lost."""
-        self.coordinator = None
-        if self.runner is not None:
-            self.give(self.runner, m.Linked(up=False))
 
     def tell(self, event: c.Event) -> None:
         """Hand the coordinator an event, if it is there."""
@@ -188,8 +175,7 @@ class World:
             case m.Spawn(assignment):
                 self._spawn(runner, assignment)
             case m.Signal(rank, number, _):
-                ignored = number != 9 and self.rng.random() < 0.2
-                if not ignored:
+                if number == 9 or self.rng.random() < 0.8:  # else it does not listen
                     generation = runner.member.generation
                     self.soon(lambda: self.end_worker(runner, generation, rank, signal=number))
             case m.Clear(generation, _):
@@ -257,7 +243,9 @@ class World:
             self.tell(c.RestartRequested("because", "me"))
 
     def restart_coordinator(self) -> None:
-        """It is away for a while."""
+        """It is killed, and away for a while; what it had not persisted is lost."""
         if self.coordinator is not None:
-            self.kill_coordinator()
+            self.coordinator = None
+            if self.runner is not None:
+                self.give(self.runner, m.Linked(up=False))
             self.soon(self.start_coordinator, 5.0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import RemoteProtocolError
@@ -24,6 +24,7 @@ DECODERS: list[Callable[[bytes], Any]] = [
 
 
 @pytest.mark.parametrize("decode", DECODERS)
+@settings(deadline=None)
 @given(noise=st.binary(max_size=200))
 def test_noise_is_refused_and_raises_nothing_else(decode: Callable[[bytes], Any], noise: bytes) -> None:
     with pytest.raises(RemoteProtocolError):

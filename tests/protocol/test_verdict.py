@@ -4,7 +4,7 @@ import pytest
 
 from protocol import verdict
 from protocol.messages.control import Incident
-from protocol.messages.member import Part, SpawnFailure
+from protocol.messages.member import Part, RankExit, SpawnFailure
 from tests.protocol.build import exited, rank, renewal
 
 
@@ -63,7 +63,7 @@ def test_a_rank_that_could_not_be_spawned_comes_before_its_victims() -> None:
         (exited(signal=9, oom="limit 1 GiB"), "killed by SIGKILL, out of memory (limit 1 GiB)", "out-of-memory"),
     ],
 )
-def test_an_end_is_told_as_it_is_known(exit: verdict.RankExit, told: str, cause: str) -> None:
+def test_an_end_is_told_as_it_is_known(exit: RankExit, told: str, cause: str) -> None:
     found = verdict.incident(1, "n1", renewal(1, Part.STOPPING, 0, rank(0, exit)))
     assert found is not None
     assert (found.summary, found.cause) == (f"rank 0 on n1 (pid 100) {told}", cause)

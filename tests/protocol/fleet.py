@@ -1,0 +1,167 @@
+"""A coordinator under test, with short ways to tell it things and to look at what it does."""
+
+from protocol.coordinator import Coordinator
+from protocol.coordinator_events import (
+    Effect,
+    EnsureRunner,
+    Event,
+    Heard,
+    Note,
+    Opened,
+    Persist,
+    RunnerFailed,
+    RunnerGone,
+    RunRecord,
+    Send,
+)
+from protocol.job import JobSpec, RestartTable
+from protocol.messages.member import Answer, Order, Part, RankReport, Renewal
+from tests.protocol.build import exited, job_spec, offer, rank, renewal
+
+PATIENT = RestartTable(max_restarts=3, backoff_s=5.0)
+"""Restarts three times, and not after a failure before the start."""
+
+
+class Fleet:
+    """The coordinator of one run; `numbers` are those of each runner's renewals."""
+
+    def __init__(
+        self, *nodes: str, spec: JobSpec | None = None, record: RunRecord | None = None, epoch: int = 1
+    ) -> None:
+        self.spec = spec or job_spec(restart=PATIENT)
+        self.nodes = nodes or ("a",)
+        self.epoch = epoch
+        self.record = record or RunRecord()  # what the journal has
+        self.coordinator = Coordinator(self.spec, self.nodes, self.record, epoch, lambda: 0.5)
+        self.numbers: dict[str, int] = {}
+        self.last: dict[str, Renewal] = {}  # of the runners that are alive
+
+    def at(self, now_s: float, event: Event) -> list[Effect]:
+        """Hand in one event; what is persisted is kept."""
+        effects = self.coordinator.handle(event, now_s)
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self.record = effect.record
+        return effects
+
+    def hears(
+        self, now_s: float, runner: str, part: Part, generation: int = 0, *ranks: RankReport, **more: object
+    ) -> list[Effect]:
+        """A renewal of `runner`, called by its node and a number: "a1" is the first runner of node a."""
+        number = self.numbers[runner] = self.numbers.get(runner, 0) + 1
+        self.last[runner] = renewal(number, part, generation, *ranks, **more)
+        return self.at(now_s, Heard(runner[0], runner, self.last[runner]))
+
+    def offers(self, now_s: float, runner: str, generation: int = -1, port: int = 4000) -> list[Effect]:
+        """A runner with nothing to do offers two ranks."""
+        part = Part.IDLE if generation < 0 else Part.STOPPED
+        return self.hears(now_s, runner, part, generation, offer=offer(port=port))
+
+    def gone(self, now_s: float, runner: str) -> list[Effect]:
+        """Proof that a runner is gone."""
+        self.last.pop(runner, None)
+        return self.at(now_s, RunnerGone(runner[0], runner))
+
+    def no_runner(self, now_s: float, node: str) -> list[Effect]:
+        """A runner could not be started."""
+        return self.at(now_s, RunnerFailed(node, "no room"))
+
+    def restarted(self, now_s: float) -> "Fleet":
+        """After a kill -9: what the journal has, what runners say again, and proof for those that are gone."""
+        fleet = Fleet(*self.nodes, spec=self.spec, record=self.record, epoch=self.epoch + 1)
+        fleet.numbers, fleet.last = self.numbers, self.last
+        fleet.at(now_s, Opened())
+        for seat in self.record.seats:
+            if seat.incarnation not in fleet.last:
+                fleet.gone(now_s, seat.incarnation)
+        for runner, report in fleet.last.items():
+            fleet.at(now_s, Heard(runner[0], runner, report))
+        return fleet
+
+    @property
+    def phase(self) -> str:
+        return self.coordinator.phase.value
+
+
+def forming(*nodes: str, spec: JobSpec | None = None) -> Fleet:
+    fleet = Fleet(*nodes, spec=spec)
+    fleet.at(0.0, Opened())
+    return fleet
+
+
+def launching(*nodes: str, spec: JobSpec | None = None) -> Fleet:
+    fleet = forming(*nodes, spec=spec)
+    for node in fleet.nodes:
+        fleet.offers(1.0, f"{node}1")
+    assert fleet.phase == "launching"
+    return fleet
+
+
+def started(node_rank: int = 0) -> tuple[RankReport, RankReport]:
+    """The two ranks of a node, both started."""
+    first = 2 * node_rank
+    return rank(first, first=first), rank(first + 1, first=first)
+
+
+def running(*nodes: str, spec: JobSpec | None = None) -> Fleet:
+    fleet = launching(*nodes, spec=spec)
+    for node_rank, node in enumerate(fleet.nodes):
+        fleet.hears(2.0, f"{node}1", Part.RUNNING, 0, *started(node_rank))
+    assert fleet.phase == "running"
+    return fleet
+
+
+CRASHED = (rank(0, exited(signal=11)), rank(1))
+"""Rank 0 has failed, rank 1 is being stopped."""
+CRASHED_AND_GONE = (rank(0, exited(signal=11)), rank(1, exited(signal=15, order=1, by_us=True)))
+FINISHED = (rank(0, exited(0)), rank(1, exited(0, order=1)))
+
+
+def stopping(*nodes: str, spec: JobSpec | None = None) -> Fleet:
+    """An incident is open: rank 0 on the first node has failed."""
+    fleet = running(*nodes, spec=spec)
+    fleet.hears(5.0, "a1", Part.STOPPING, 0, *CRASHED)
+    assert fleet.phase == "stopping"
+    return fleet
+
+
+def backoff() -> Fleet:
+    """After a second failure: 3.75 s from 21.0 on."""
+    fleet = stopping()
+    fleet.hears(6.0, "a1", Part.STOPPED, 0, *CRASHED_AND_GONE)
+    fleet.offers(6.5, "a1", 0, port=4001)
+    fleet.hears(10.0, "a1", Part.RUNNING, 1, *started())
+    fleet.hears(20.0, "a1", Part.STOPPING, 1, *CRASHED)
+    fleet.hears(21.0, "a1", Part.STOPPED, 1, *CRASHED_AND_GONE)
+    assert fleet.phase == "backoff"
+    return fleet
+
+
+# --- looking at effects ----------------------------------------------------------------------------------------------
+
+
+def orders(effects: list[Effect]) -> dict[str, Order]:
+    """Runner -> the order it is sent."""
+    return {e.incarnation: e.answer.order for e in effects if isinstance(e, Send)}
+
+
+def notes(effects: list[Effect]) -> list[str]:
+    return [e.kind for e in effects if isinstance(e, Note)]
+
+
+def wanted_runners(effects: list[Effect]) -> list[str]:
+    return [e.node for e in effects if isinstance(e, EnsureRunner)]
+
+
+def persisted(effects: list[Effect]) -> list[RunRecord]:
+    return [e.record for e in effects if isinstance(e, Persist)]
+
+
+def answer(order: Order, number: int, epoch: int = 1, runner: str = "a1") -> Send:
+    return Send(runner[0], runner, Answer(number=number, epoch=epoch, order=order))
+
+
+def is_sent_after_persisting(effects: list[Effect]) -> bool:
+    """R8: nothing is sent before what it rests on is on disk."""
+    kinds = [type(e) for e in effects]
+    return Persist not in kinds or Send not in kinds or kinds.index(Persist) < kinds.index(Send)

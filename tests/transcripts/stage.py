@@ -1,0 +1,200 @@
+"""A coordinator and a runner on one node that do what a script says, and a line for everything they do."""
+
+from collections import deque
+from collections.abc import Callable
+
+from protocol import coordinator_events as c
+from protocol import member_events as m
+from protocol.coordinator import Coordinator
+from protocol.ids import NO_GENERATION
+from protocol.job import RestartTable, StopTable
+from protocol.member import Member
+from protocol.messages.member import Offer, Order, RankExit, Release, Renewal, Run, SpawnFailure, Stop, Wait
+from protocol.signals import signal_name
+from tests.protocol.build import job_spec
+
+SPEC = job_spec(
+    restart=RestartTable(max_restarts=3, backoff_s=10.0),
+    stop=StopTable(pre_signal="SIGUSR1", pre_wait_s=60.0, grace_s=30.0),
+)
+
+
+class Stage:
+    """One run of two ranks on node n1. Messages arrive at once, while there is a link."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.epoch = 0
+        self.journal = c.RunRecord()
+        self.coordinator: Coordinator | None = None
+        self.incarnation = ""
+        self.member: Member | None = None
+        self.disk: Renewal | None = None
+        self.ports = 29500
+        self.lines: list[str] = []
+        self.todo: deque[Callable[[], None]] = deque()
+
+    def play(self, command: str) -> list[str]:
+        """Carry out one line of a script; returns what came of it."""
+        self.lines = []
+        word, *rest = command.split()
+        getattr(self, f"do_{word}")(*rest)
+        while self.todo:
+            self.todo.popleft()()
+        return self.lines
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    def do_supd(self, word: str) -> None:
+        """`supd starts`, `supd dies`."""
+        if word == "dies":
+            self.coordinator = None
+            self.give(m.Linked(up=False))
+            return
+        self.epoch += 1
+        self.coordinator = Coordinator(SPEC, ("n1",), self.journal, self.epoch, lambda: 0.5)
+        self.tell(c.Opened())
+        self.give(m.Linked(up=True))
+
+    def do_runner(self, word: str, incarnation: str) -> None:
+        """`runner starts r1`, `runner dies r1`: supd notices, sweeps, and reads what it left."""
+        if word == "starts":
+            self.incarnation, self.member, self.disk = incarnation, None, None
+            self.member = Member(SPEC, self.now_s, orphan_wait_s=3600.0, linger_s=60.0)
+            self.give(m.Linked(up=True))
+            return
+        self.member = None
+        if self.disk is not None:
+            self.tell(c.Heard("n1", incarnation, self.disk))
+        self.tell(c.RunnerGone("n1", incarnation))
+
+    def do_spawned(self, *pids: str) -> None:
+        """`spawned 100 101`; fewer than all: the next one cannot be."""
+        failure = None if len(pids) == 2 else SpawnFailure(rank=len(pids), path="/no/python", reason="No such file")
+        self.give(m.Launched(self.generation, tuple(int(pid) for pid in pids), failure))
+
+    def do_output(self, *ranks: str) -> None:
+        """`output 0 1`: first bytes."""
+        for rank in ranks:
+            self.give(m.Started(self.generation, int(rank)))
+
+    def do_exit(self, rank: str, kind: str, number: str) -> None:
+        """`exit 0 code 1`, `exit 1 signal 9`."""
+        code, signal = (int(number), None) if kind == "code" else (None, int(number))
+        exit = RankExit(code=code, signal=signal, order=0, wall_s=0.0, ran_s=self.now_s, stopped_by_us=False)
+        self.give(m.Exited(self.generation, int(rank), exit, self.now_s))
+
+    def do_cleared(self) -> None:
+        """Nothing of the generation is left."""
+        self.give(m.Cleared(self.generation))
+
+    def do_stop(self, *how: str) -> None:
+        """`stop`, `stop now`, `stop 5`: the operator."""
+        grace_s = float(how[0]) if how and how[0] != "now" else None
+        self.tell(c.StopRequested(grace_s, now="now" in how, by="me"))
+
+    def do_restart(self, *why: str) -> None:
+        """`restart because`: the operator."""
+        self.tell(c.RestartRequested(" ".join(why), by="me"))
+
+    def do_wait(self, seconds: str) -> None:
+        """`wait 10`: both look at the clock then, once."""
+        self.now_s += float(seconds)
+        self.give(m.Tick())
+        self.tell(c.Tick())
+
+    # --- machines ------------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        return NO_GENERATION if self.member is None else self.member.generation
+
+    def tell(self, event: c.Event) -> None:
+        self.todo.append(lambda: self._tell(event))
+
+    def give(self, event: m.Event) -> None:
+        self.todo.append(lambda: self._give(event))
+
+    def _tell(self, event: c.Event) -> None:
+        if self.coordinator is None:
+            return
+        for effect in self.coordinator.handle(event, self.now_s):
+            match effect:
+                case c.Persist(record):
+                    self.journal = record
+                    self.say("supd", f"journal: {record.phase}, generation {record.generation}")
+                case c.Note(kind, text):
+                    self.say("supd", f"event {kind}: {text}")
+                case c.EnsureRunner(node):
+                    self.say("supd", f"wants a runner on {node}")
+                case c.Send(_, incarnation, answer):
+                    self.say("supd", f"to {incarnation}, answer {answer.number}: {_order(answer.order)}")
+                    if incarnation == self.incarnation:
+                        self.give(m.Ordered(answer.order))
+
+    def _give(self, event: m.Event) -> None:
+        if self.member is None:
+            return
+        for effect in self.member.handle(event, self.now_s):
+            self.say(self.incarnation, self._perform(effect))
+            if isinstance(effect, m.End):
+                self.member = None
+                self.tell(c.RunnerGone("n1", self.incarnation))
+
+    def _perform(self, effect: m.Effect) -> str:
+        match effect:
+            case m.Spawn(assignment):
+                last = assignment.first_rank + assignment.nproc - 1
+                return f"spawns ranks {assignment.first_rank}-{last}, master port {assignment.master_port}"
+            case m.Signal(rank, number, tree):
+                return f"sends {signal_name(number)} to rank {rank}{' and its tree' if tree else ''}"
+            case m.TermLeftovers():
+                return "sends SIGTERM to what belongs to no live rank"
+            case m.Clear(generation, kill_at_s):
+                return f"clears generation {generation} away, SIGKILL {kill_at_s - self.now_s:g} s from now"
+            case m.LookUpOffer():
+                self.ports += 1
+                self.give(m.Offered(Offer(slots=2, address="10.0.0.1", port=self.ports)))
+                return "looks up what the node can give"
+            case m.Persist(renewal):
+                self.disk = renewal
+                return f"disk: {_report(renewal)}"
+            case m.Renew(renewal):
+                if self.coordinator is not None:
+                    self.tell(c.Heard("n1", self.incarnation, renewal))
+                return f"to supd, renewal {renewal.number}: {_report(renewal)}"
+            case m.End():
+                return "ends"
+
+    def say(self, who: str, what: str) -> None:
+        self.lines.append(f"  {who:<5}{what}")
+
+
+def _order(order: Order) -> str:
+    match order:
+        case Run(assignment):
+            return f"run {assignment.generation}"
+        case Stop(generation, grace_s, now):
+            how = " now" if now else "" if grace_s is None else f" with {grace_s:g} s grace"
+            return f"stop {generation}{how}"
+        case Wait():
+            return "wait"
+        case Release():
+            return "release"
+
+
+def _report(renewal: Renewal) -> str:
+    words = [renewal.part.value]
+    if renewal.generation != NO_GENERATION:
+        words.append(f"generation {renewal.generation}")
+    for r in renewal.ranks:
+        state = "started" if r.started else "spawned"
+        if r.exit is not None:
+            end = signal_name(r.exit.signal) if r.exit.signal is not None else f"code {r.exit.code}"
+            state = f"ended by {end}" + (" after our stop" if r.exit.stopped_by_us else "")
+        words.append(f"rank {r.rank} {state}")
+    if renewal.spawn_failure is not None:
+        words.append(f"rank {renewal.spawn_failure.rank} cannot be spawned")
+    if renewal.offer is not None:
+        words.append(f"offers {renewal.offer.slots} ranks and port {renewal.offer.port}")
+    return ", ".join(words)

@@ -280,7 +280,7 @@ class Coordinator:
         started = (Part.RUNNING, Part.FINISHED)
         if self.phase is Phase.LAUNCHING and self._all_seated(lambda part: part.part in started):
             self.phase = Phase.RUNNING
-            self._note("generation.ready", "every rank has started")
+            self._note("generation.ready", f"generation {self.generation}: every rank has started")
         limit_s = self.spec.stop.finish_timeout_s
         any_ended = any(r.exit is not None for part in self.parts.values() for r in part.ranks)
         if limit_s is not None and any_ended and self.finish_by_s is None:
@@ -355,7 +355,7 @@ class Coordinator:
         self.phase, self.generation = Phase.LAUNCHING, first.generation
         self.seats, self.parts, self.gone = seats, {}, set()
         ranks, nodes, master = first.world_size, first.nnodes, f"{first.master_addr}:{first.master_port}"
-        text = f"{ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}, master {master}"
+        text = f"generation {self.generation}: {ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}, master {master}"
         self._note("generation.launched", text, ranks=ranks, nodes=nodes, master=master)
 
     def _open_incident(self, incident: Incident) -> None:
@@ -376,6 +376,8 @@ class Coordinator:
             pid=incident.pid,
             exit_code=incident.exit_code,
             signal=incident.signal,
+            ended_wall_s=incident.wall_s or None,
+            stderr=b"\n".join(incident.stderr_tail).decode(errors="replace"),
         )
 
     def _see_whether_all_gone(self, now_s: float) -> None:
@@ -388,7 +390,7 @@ class Coordinator:
         is_now = self.stop is not None and self.stop.now
         grace = "no grace" if is_now else f"grace {self._grace_s(self.stop.grace_s if self.stop else None):g} s"
         stuck = sum(len(part.stuck_pids) for part in self.parts.values())
-        text = f"ran {self._ran_s:.1f} s"
+        text = f"generation {self.generation} ended after {self._ran_s:.1f} s"
         text += f", {verdict.rank_list(killed)} ended by SIGKILL ({grace})" if killed else ""
         text += f", {stuck} processes still wait for the kernel" if stuck else ""
         self._note("generation.ended", text, ran_s=round(self._ran_s, 3), killed=len(killed))
@@ -422,8 +424,8 @@ class Coordinator:
                 self._end(Phase.FAILED, f"{self.incident.summary}; {why}")
             case Again(delay_s, charged, why):
                 self.restart_reason = self.incident.summary
-                in_words = f" in {delay_s:.1f} s" if delay_s else ""
-                self._note("restart.decided", f"{why}{in_words}", delay_s=round(delay_s, 3), charged=charged)
+                when = f"in {delay_s:.1f} s" if delay_s else "at once"
+                self._note("restart.decided", f"{why}, {when}", delay_s=round(delay_s, 3), charged=charged)
                 if delay_s:
                     self.phase, self.backoff_s, self.backoff_until_s = Phase.BACKOFF, delay_s, now_s + delay_s
                     self._ensure_runners()

@@ -11,6 +11,7 @@ from supervisor.cli.log_lines import safe
 from supervisor.cli.render import clock
 
 KIND_COLUMNS = 19
+DETAIL_COLUMN = len("12:00:00  GEN  ") + KIND_COLUMNS + 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _show_text(context: Context, event: EventRecord) -> None:
     generation = "-" if event.generation is None else str(event.generation)
     context.screen.print(f"{clock(event.wall_s)}  {generation:>3}  {event.kind:<{KIND_COLUMNS}}  {safe(event.text)}")
+    stderr = event.detail.get("stderr")
+    for line in str(stderr).splitlines() if stderr else ():  # of an incident: what its rank said last
+        context.screen.print(f"{'':{DETAIL_COLUMN}}┃ {safe(line)}")
 
 
 def _show_json(context: Context, event: EventRecord) -> None:

@@ -61,7 +61,7 @@ def test_a_generation_with_its_full_assignment_is_persisted_before_it_is_sent() 
         Persist(record),
         Note(
             "generation.launched",
-            "2 ranks on 1 node, master 10.0.0.1:4000",
+            "generation 0: 2 ranks on 1 node, master 10.0.0.1:4000",
             0,
             {"ranks": 2, "nodes": 1, "master": "10.0.0.1:4000"},
         ),
@@ -172,7 +172,8 @@ def test_ranks_killed_at_the_end_of_their_grace_are_told_with_the_end_of_the_gen
     ranks = (rank(0, exited(signal=11)), rank(1, exited(signal=9, order=1, by_us=True)))
     effects = fleet.hears(60.0, "a1", Part.STOPPED, 0, *ranks, stuck_pids=(7,))
     [told] = [e.text for e in effects if isinstance(e, Note) and e.kind == "generation.ended"]
-    assert told == "ran 5.0 s, rank 1 ended by SIGKILL (grace 30 s), 1 processes still wait for the kernel"
+    stuck = "1 processes still wait for the kernel"
+    assert told == f"generation 0 ended after 5.0 s, rank 1 ended by SIGKILL (grace 30 s), {stuck}"
 
 
 # --- one incident ----------------------------------------------------------------------------------------------------

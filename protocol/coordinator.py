@@ -163,7 +163,9 @@ class Coordinator:
             self._ensure_runners()
 
     def _on_heard(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
-        if self.is_final or node not in self.nodes or incarnation in self.past or renewal.generation > GENERATION_MAX:
+        if self.is_final or node not in self.nodes or incarnation in self.past:
+            return
+        if renewal.generation > max(self.generation, GENERATION_MAX):
             return
         if self.runners.get(node) != incarnation:
             self._meet(node, incarnation, now_s)

@@ -261,21 +261,25 @@ class Journal:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Raises Refused where the file is not a journal of this version."""
+    """Raises Refused where the file is not a journal of this version; it is left as it is then."""
     try:
-        path.touch(0o600)
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])
-        if version == 0:
-            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-            version = SCHEMA_VERSION
+        with contextlib.ExitStack() as undo:
+            path.touch(0o600)
+            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            undo.callback(db.close)
+            version = int(db.execute("PRAGMA user_version").fetchone()[0])
+            is_new = version == 0 and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if version != SCHEMA_VERSION and not is_new:
+                found = f"is of version {version}" if version else "is another program's"
+                raise Refused("F021", f"the journal {path} {found}, this supd knows version {SCHEMA_VERSION}")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            if is_new:
+                db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            undo.pop_all()
+            return db
     except (sqlite3.Error, OSError) as exc:
         raise Refused("F020", f"cannot use the journal {path}: {exc}", hint=_HINT) from exc
-    if version != SCHEMA_VERSION:
-        raise Refused("F021", f"the journal {path} is of version {version}, this supd knows {SCHEMA_VERSION}")
-    return db
 
 
 def _pack(value: object) -> bytes:

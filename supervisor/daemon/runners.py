@@ -25,7 +25,7 @@ from supervisor.shell.files import read_small
 
 log = structlog.get_logger()
 
-POLL_S, IDLE_POLL_S = 0.2, 2.0
+POLL_S, IDLE_POLL_S = 0.2, 5.0
 """How often locks are tried: after a hint (a guard's end, a lost connection), and where there was none for long."""
 
 HURRY_S = 15.0

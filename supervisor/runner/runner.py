@@ -48,8 +48,9 @@ from supervisor.shell.tls import client_context
 
 log = structlog.get_logger()
 
-WATCH_S = 1.0
-"""How often memory counters and the checkpoint marker are looked at."""
+WATCH_PAUSE_S = 0.5
+"""Between two looks at memory counters, orphans and checkpoint marker. They come with the renewals, once a second:
+an idle runner wakes up once, not twice."""
 
 MARKER_MAX_BYTES = 4096
 
@@ -71,6 +72,7 @@ class Runner:
         self._workers: Workers | None = None
         self._assignment: Assignment | None = None
         self._ended = asyncio.Event()
+        self._renewed = asyncio.Event()
         self._group = asyncio.TaskGroup()
         self._logs = LogWriter(Path(task.logs_dir))
         hello = Hello(versions=VERSIONS, fleet=task.fleet, node=task.node, run=task.run, incarnation=task.incarnation)
@@ -112,10 +114,10 @@ class Runner:
         self._job = job
         member = Member(job.spec, boot_s(), orphan_wait_s=self._task.orphan_wait_s, linger_s=self._task.linger_s)
         self._driver = Driver(member, self._perform, Tick())
+        logs_dir = Path(self._task.logs_dir)
         self._workers = Workers(
-            job, self._task.node, self._task.incarnation, self._logs, Path(self._task.logs_dir), self._driver.put
+            job, self._task.node, self._task.incarnation, self._logs, logs_dir, self._driver.put, self._group
         )
-        self._workers.tasks = self._group
         self._group.create_task(self._driver.run(), name="member")
 
     def _put(self, event: Event) -> None:
@@ -153,6 +155,7 @@ class Runner:
                 await self._persist(renewal, assignment)
             case Renew(renewal):
                 self._link.send(renewal)
+                self._renewed.set()
             case End():
                 self._ended.set()
 
@@ -185,10 +188,14 @@ class Runner:
 
     async def _watch(self) -> None:
         saved: int | None = None
+        due_s = boot_s()
         while True:
-            await asyncio.sleep(WATCH_S)
-            if self._workers is None or self._job is None:
+            await self._renewed.wait()
+            self._renewed.clear()
+            if boot_s() < due_s:
                 continue
+            due_s = boot_s() + WATCH_PAUSE_S
+            assert self._workers is not None
             self._workers.reap()  # orphans that came to us; the ranks' ends are seen at once
             self._workers.look_for_oom()
             path = self._marker_path()

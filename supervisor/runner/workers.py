@@ -59,7 +59,14 @@ class Workers:
     """All processes below this runner but the guard's replacement (`helpers`)."""
 
     def __init__(
-        self, job: Job, node: str, incarnation: str, logs: LogWriter, logs_dir: Path, put: Callable[[Event], None]
+        self,
+        job: Job,
+        node: str,
+        incarnation: str,
+        logs: LogWriter,
+        logs_dir: Path,
+        put: Callable[[Event], None],
+        tasks: asyncio.TaskGroup,
     ) -> None:
         self._job = job
         self._node = node
@@ -67,25 +74,22 @@ class Workers:
         self._logs = logs
         self._logs_dir = logs_dir
         self._put = put
+        self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._generation = -1
         self._mains: dict[int, _Main] = {}  # by pid; those that have not been reaped
         self._held: list[_End | Started] | None = None  # what was seen while the rest was being spawned
+        self._clearing: int | None = None  # the generation that is being cleared away
         self._kill_at_s = 0.0
         self._leftovers_due = False
         self._oom = OomWatch()
         self.helpers: set[int] = set()
-        self.tasks: asyncio.TaskGroup | None = None
-
-    def _task(self, coroutine: "asyncio._CoroutineLike[None]", name: str) -> None:
-        assert self.tasks is not None, "no task group yet"
-        self.tasks.create_task(coroutine, name=name)
 
     # --- launching -----------------------------------------------------------------------------------------------
 
     def launch(self, assignment: Assignment) -> None:
         """Spawn every rank of the assignment; exactly one Launched follows."""
-        self._task(self._launch(assignment), name=f"launch-g{assignment.generation}")
+        self._tasks.create_task(self._launch(assignment), name=f"launch-g{assignment.generation}")
 
     async def _launch(self, assignment: Assignment) -> None:
         self._generation = assignment.generation
@@ -229,7 +233,7 @@ class Workers:
         elif isinstance(seen, Started):
             self._put(seen)
         else:
-            self._task(self._exit(self._generation, seen), name=f"exit-r{seen.main.rank}")
+            self._tasks.create_task(self._exit(self._generation, seen), name=f"exit-r{seen.main.rank}")
 
     async def _exit(self, generation: int, ended: _End) -> None:
         """Read what it said last; exactly one Exited follows."""
@@ -266,9 +270,9 @@ class Workers:
     def clear(self, generation: int, kill_at_s: float) -> None:
         """See that nothing is left; exactly one Cleared follows the first call for a generation."""
         self._kill_at_s = kill_at_s
-        name = f"clear-g{generation}"
-        if not any(task.get_name() == name for task in asyncio.all_tasks(self._loop)):
-            self._task(self._clear(generation), name=name)
+        if self._clearing != generation:
+            self._clearing = generation
+            self._tasks.create_task(self._clear(generation), name=f"clear-g{generation}")
 
     async def _clear(self, generation: int) -> None:
         look_s = FIRST_LOOK_S

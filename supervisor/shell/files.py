@@ -6,18 +6,15 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace a file in one step. A kill or a power loss at any instant leaves the old content or the new one.
+    """Replace a file in one step. A kill at any instant leaves the old content or the new one.
 
-    Blocks on the disk: call it in a thread. One writer a file. Raises OSError.
+    A power loss may leave an empty file: this is for what concerns processes that end with the power, so nobody
+    waits for a disk to write it through. Blocks all the same: call it in a thread. One writer a file. Raises OSError.
     """
     draft = path.with_name(f"{path.name}.new")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(content)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with open(fd, "wb") as file:
+        file.write(content)
     os.replace(draft, path)
 
 

@@ -25,6 +25,7 @@ from protocol.messages.member import (
     Welcome,
     decode_to_runner,
 )
+from protocol.versions import VERSIONS
 from supervisor.daemon import members
 from supervisor.shell.config import Config
 from supervisor.shell.make_credential import credential, write_once
@@ -77,8 +78,8 @@ async def answers(config: Config) -> bool:
     return isinstance(await ask(config.control, GetStatus()), Statuses)
 
 
-def hello(config: Config, run: str, **changed: Any) -> Hello:
-    usual = {"versions": members.VERSIONS, "fleet": config.fleet, "node": config.node, "incarnation": "0" * 16}
+def hello(config: Config, run: str, /, **changed: Any) -> Hello:
+    usual = {"versions": VERSIONS, "fleet": config.fleet, "node": config.node, "incarnation": "0" * 16}
     return Hello(**{**usual, "run": run, **changed})
 
 
@@ -109,10 +110,10 @@ async def test_a_runner_that_fits_is_welcomed_with_its_job_and_the_newest_versio
         started = await ask(config.control, start("one"))
         assert isinstance(started, Done)
         async with calling(config) as caller:
-            caller.say(hello(config, started.run, versions=(0, *members.VERSIONS, 99)))
+            caller.say(hello(config, started.run, versions=(0, *VERSIONS, 99)))
             welcome = await caller.hear()
     assert isinstance(welcome, Welcome)
-    assert (welcome.version, welcome.epoch, welcome.job.run) == (max(members.VERSIONS), 1, started.run)
+    assert (welcome.version, welcome.epoch, welcome.job.run) == (max(VERSIONS), 1, started.run)
 
 
 @pytest.mark.parametrize(

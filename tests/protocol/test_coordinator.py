@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.coordinator import RUNNER_ATTEMPTS_MAX, RUNNER_RETRY_S
+from protocol.coordinator import GENERATION_MAX, RUNNER_ATTEMPTS_MAX, RUNNER_RETRY_S
 from protocol.coordinator_events import (
     EnsureRunner,
     Note,
@@ -310,6 +310,14 @@ def test_a_generation_beyond_all_bounds_is_nonsense() -> None:
     assert (fleet.phase, fleet.record.generation) == ("running", 0)
 
 
+def test_the_generation_behind_the_last_that_is_believed_can_still_end() -> None:
+    fleet = running()
+    fleet.hears(5.0, "a1", Part.STOPPED, GENERATION_MAX, *CRASHED_AND_GONE)
+    fleet.offers(6.0, "a1", GENERATION_MAX, port=4001)
+    fleet.hears(7.0, "a1", Part.STOPPED, GENERATION_MAX + 1, *CRASHED_AND_GONE)
+    assert (fleet.phase, fleet.record.generation) == ("forming", GENERATION_MAX + 1)
+
+
 # --- runners that come and go ----------------------------------------------------------------------------------------
 
 
@@ -389,6 +397,24 @@ def test_a_runner_whose_start_fails_is_tried_again_and_in_the_end_the_run_fails_
     assert notes(fleet.no_runner(now_s, "a")) == ["runner.failed", "job.failed"]
     assert fleet.record.reason == "no runner could be started on a: no room"
     assert fleet.coordinator.deadline_s is None
+
+
+def test_a_runner_that_ends_before_it_has_reported_counts_as_a_failed_start() -> None:
+    """Or else one that cannot even begin would be started again and again, without a pause and without an end."""
+    fleet = forming()
+    for attempt in range(1, RUNNER_ATTEMPTS_MAX):
+        effects = fleet.gone(float(attempt), f"a{attempt}")
+        assert (notes(effects), wanted_runners(effects)) == (["runner.failed"], [])
+        assert wanted_runners(fleet.at(attempt + RUNNER_RETRY_S, Tick())) == ["a"]
+    assert notes(fleet.gone(9.0, "a9")) == ["runner.failed", "job.failed"]
+    assert "it ended before it reported" in fleet.record.reason
+
+
+def test_a_run_that_is_over_keeps_how_its_ranks_ended() -> None:
+    fleet = running()
+    fleet.hears(5.0, "a1", Part.FINISHED, 0, *FINISHED)
+    del fleet.last["a1"]
+    assert fleet.restarted(6.0).coordinator.parts["a"].ranks == FINISHED
 
 
 def test_a_runner_that_comes_begins_the_count_of_failed_starts_anew() -> None:

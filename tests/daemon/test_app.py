@@ -1,0 +1,85 @@
+"""supervisor/daemon/app.py: beginning, refusing to begin, and ending."""
+
+import asyncio
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import Refused, SupdError
+from protocol.messages.control import GetStatus, Statuses
+from supervisor.daemon import app
+from tests.daemon.serving import ask, config_in, serving
+
+
+def coordinator_port(state: Path) -> int:
+    return int((state / "coordinator").read_text().rpartition(":")[2])
+
+
+async def test_what_supd_makes_is_its_users_alone(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        for folder, _, files in os.walk(config.state_dir):
+            assert os.stat(folder).st_mode & 0o077 == 0, folder
+            for name in files:
+                path = os.path.join(folder, name)
+                assert os.stat(path).st_mode & 0o077 == 0, path
+
+
+async def test_it_leaves_no_socket_behind(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        assert await ask(config.control, GetStatus()) == Statuses(runs=())
+    assert config.control.name not in os.listdir(config.control.parent)
+
+
+async def test_a_default_port_that_is_taken_is_followed_by_the_next_one(short_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = replace(config_in(short_dir), peer=("127.0.0.1", port), peer_is_default=True)
+        async with serving(config):
+            assert port < coordinator_port(config.state_dir) <= port + app.NEXT_PORTS
+
+
+async def test_a_port_that_was_asked_for_and_is_taken_is_refused(short_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = replace(config_in(short_dir), peer=taken.getsockname(), peer_is_default=False)
+        os.close(app.prepare(config))
+        with pytest.RaisesGroup(pytest.RaisesExc(Refused, match="cannot listen on 127.0.0.1:.*already in use")):
+            await app.serve(config, asyncio.Event())
+
+
+async def test_a_supd_that_loses_its_journal_ends_with_the_reason(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    os.close(app.prepare(config))
+    os.mkdir(config.state_dir / "journal.db")
+    with pytest.raises(Refused, match="cannot use the journal"):
+        await app.serve(config, asyncio.Event())
+
+
+def test_a_state_that_another_supd_uses_is_refused(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    first = app.prepare(config)
+    with pytest.raises(Refused, match="another supd uses"):
+        app.prepare(config)
+    os.close(first)
+    os.close(app.prepare(config))
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("state_dir", "file"),
+        ("state_dir", "file/below"),
+        ("logs_dir", "file"),
+        ("credential", "missing/fleet.pem"),
+        ("credential", "file/fleet.pem"),
+        ("control", "file/c.sock"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_told_plainly(short_dir: Path, key: str, place: str) -> None:
+    (short_dir / "file").touch()
+    with pytest.raises(SupdError, match=str(short_dir)):
+        app.prepare(config_in(short_dir, **{key: short_dir / place}))

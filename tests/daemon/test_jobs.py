@@ -1,0 +1,111 @@
+"""supervisor/daemon/jobs.py: every run of this coordinator, over restarts of supd."""
+
+import asyncio
+from pathlib import Path
+
+from protocol.coordinator_events import RunRecord
+from protocol.job import Job, parse_job
+from protocol.messages.control import Done, Failure, GetStatus, Resolve, RunStatus, Statuses, StopRun, Watch
+from supervisor.daemon.journal import Journal
+from supervisor.shell.config import Config
+from tests.daemon.serving import ask, config_in, serving, talking
+from tests.daemon.test_control import start
+from tests.protocol.build import job_spec, submitted
+
+
+async def started(config: Config, request_id: str, name: str = "job", command: str = '["sleep", "3600"]') -> str:
+    reply = await ask(config.control, start(request_id, name, command))
+    assert isinstance(reply, Done), reply
+    return reply.run
+
+
+async def status(config: Config, run: str) -> RunStatus:
+    reply = await ask(config.control, GetStatus(run=run, with_ranks=True))
+    assert isinstance(reply, Statuses), reply
+    return reply.runs[0]
+
+
+async def ended(config: Config, run: str) -> RunStatus:
+    """The run's last snapshot."""
+    async with talking(config.control, Watch(run=run, follow=True, snapshots=True)) as client:
+        while await client.frame() is not None:
+            pass
+    return await status(config, run)
+
+
+async def resolved(config: Config, word: str) -> str | int:
+    """The run that a word means, or the exit code of the refusal."""
+    reply = await ask(config.control, Resolve(word=word))
+    if isinstance(reply, Done):
+        return reply.run
+    assert isinstance(reply, Failure), reply
+    return reply.exit_code
+
+
+async def test_a_word_means_the_run_that_a_user_would_expect(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        assert await resolved(config, "") == 3
+        old = await started(config, "1", "a", '["true"]')
+        await ended(config, old)
+        assert await resolved(config, "") == old, "the newest, where none is active"
+        new = await started(config, "2", "a")
+        assert [await resolved(config, word) for word in ("", "a", old, new, "b")] == [new, new, old, new, 3]
+        await started(config, "3", "b")
+        assert await resolved(config, "") == 2, "two are active"
+        await ask(config.control, StopRun(run="a", now=True))
+        await ended(config, new)
+        assert await resolved(config, "a") == new, "the newest of those that are over"
+
+
+async def test_a_job_that_is_active_is_not_started_twice(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(ask(config.control, start(str(n)))) for n in range(5)]
+        replies = [task.result() for task in asked]
+        assert sorted(type(reply).__name__ for reply in replies) == ["Done"] + ["Failure"] * 4
+        refusal = await ask(config.control, start("again"))
+        assert isinstance(refusal, Failure)
+        assert (refusal.code, refusal.hint) == ("F101", "supctl stop job, or give the job another name")
+
+
+async def test_one_request_by_two_connections_at_once_makes_one_run(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(ask(config.control, start("same"))) for _ in range(5)]
+        runs = {reply.run for task in asked if isinstance(reply := task.result(), Done)}
+        assert len(runs) == 1
+        everything = await ask(config.control, GetStatus())
+        assert isinstance(everything, Statuses)
+        assert {run.run for run in everything.runs} == runs
+
+
+async def test_a_run_that_is_over_is_told_alike_by_every_supd_to_come(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        good = await ended(config, await started(config, "1", "good", '["true"]'))
+        bad = await ended(config, await started(config, "2", "bad", '["sh", "-c", "echo why >&2; exit 3"]'))
+    assert (good.state, good.rank_list[0].exit_code) == ("succeeded", 0)
+    assert bad.incident is not None
+    assert (bad.state, bad.incident.exit_code, bad.incident.stderr_tail) == ("failed", 3, (b"why",))
+    assert (bad.rank_list[0].exit_code, bad.rank_list[0].pid) == (3, bad.incident.pid)
+    async with serving(config):
+        assert await status(config, good.run) == good
+        assert await status(config, bad.run) == bad
+
+
+async def test_what_was_accepted_and_not_yet_begun_is_begun_by_the_next_supd(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        pass
+    request = start("1", "job", '["true"]')
+    spec = parse_job(request.job_file, "job.toml")
+    journal = Journal(config.state_dir / "journal.db")
+    job = Job(run="job@123456", spec=spec, submitter=submitted(job_spec(), env=request.env, folder="/").submitter)
+    await journal.add_run(request.request_id, job, RunRecord(), 1.0)
+    journal.close()
+    async with serving(config):
+        assert (await ended(config, "job@123456")).state == "succeeded"
+        assert await ask(config.control, request) == Done(run="job@123456", ranks_per_node="1", notes=("in /",))

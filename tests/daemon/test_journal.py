@@ -1,0 +1,177 @@
+"""supervisor/daemon/journal.py: what it takes in is there again; what it cannot take in is told."""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from protocol.coordinator_events import Phase, RunRecord
+from protocol.errors import Refused
+from protocol.job import Job
+from protocol.messages.control import EventRecord
+from supervisor.daemon.journal import EVENTS_A_READ_MAX, Journal, StoredRun, StoredRunner
+from tests.protocol.build import job_spec, submitted
+
+TIMEOUT_S = 20.0
+JOB = submitted(job_spec())
+
+
+@contextlib.asynccontextmanager
+async def journal_at(path: Path) -> AsyncIterator[Journal]:
+    async with asyncio.timeout(TIMEOUT_S):
+        journal = Journal(path)
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+
+def event(number: int, run: str = "j@1") -> EventRecord:
+    return EventRecord(
+        id=0, wall_s=1.5, run=run, generation=None, kind="job.accepted", text=f"{number}", detail={"n": number}
+    )
+
+
+async def test_every_epoch_is_above_all_before(tmp_path: Path) -> None:
+    epochs = []
+    for _ in range(3):
+        async with journal_at(tmp_path / "j.db") as journal:
+            epochs += [await journal.next_epoch(), await journal.next_epoch()]
+    assert epochs == [1, 2, 3, 4, 5, 6]
+
+
+async def test_runs_are_there_again_with_their_newest_record_oldest_first(tmp_path: Path) -> None:
+    other = Job(run="k@2", spec=JOB.spec, submitter=JOB.submitter)
+    async with journal_at(tmp_path / "j.db") as journal:
+        assert await journal.add_run("one", JOB, RunRecord(), 1.0) == "j@1"
+        assert await journal.add_run("two", other, RunRecord(), 2.0) == "k@2"
+        done = RunRecord(phase=Phase.FAILED, generation=3, reason="it had to")
+        await journal.save_run("j@1", done, 9.0)
+    async with journal_at(tmp_path / "j.db") as journal:
+        assert await journal.runs() == [
+            StoredRun(run="j@1", job=JOB, record=done, submitted_wall_s=1.0, ended_wall_s=9.0),
+            StoredRun(run="k@2", job=other, record=RunRecord(), submitted_wall_s=2.0, ended_wall_s=None),
+        ]
+
+
+async def test_a_request_makes_one_run_whichever_of_its_repetitions_is_first(tmp_path: Path) -> None:
+    other = Job(run="j@2", spec=JOB.spec, submitter=JOB.submitter)
+    async with journal_at(tmp_path / "j.db") as journal:
+        assert await journal.run_of_request("one") is None
+        assert await journal.add_run("one", JOB, RunRecord(), 1.0) == "j@1"
+        assert await journal.add_run("one", other, RunRecord(), 2.0) == "j@1"
+    async with journal_at(tmp_path / "j.db") as journal:
+        assert await journal.run_of_request("one") == "j@1"
+        assert [stored.run for stored in await journal.runs()] == ["j@1"]
+
+
+async def test_a_run_has_one_runner_and_the_new_one_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    old, new = StoredRunner("aa", "j@1", "/sys/fs/cgroup/supd-aa"), StoredRunner("bb", "j@1", None)
+    other = StoredRunner("cc", "k@1", None)
+    async with journal_at(tmp_path / "j.db") as journal:
+        for runner in (old, other, new):
+            await journal.add_runner(runner)
+        await journal.remove_runner("aa")
+    async with journal_at(tmp_path / "j.db") as journal:
+        assert {runner.incarnation: runner for runner in await journal.runners()} == {"bb": new, "cc": other}
+
+
+async def test_events_come_back_in_order_by_run_behind_any_of_them_and_survive(tmp_path: Path) -> None:
+    async with journal_at(tmp_path / "j.db") as journal:
+        for number in range(4):
+            journal.add_event(event(number, "j@1" if number % 2 else "k@1"), lambda: None)
+    async with journal_at(tmp_path / "j.db") as journal:
+        everything = await journal.events("", -1)
+        assert [e.detail["n"] for e in everything] == [0, 1, 2, 3]
+        assert [e.id for e in everything] == sorted({e.id for e in everything})
+        assert [e.text for e in await journal.events("j@1", -1)] == ["1", "3"]
+        assert await journal.events("", everything[1].id) == everything[2:]
+
+
+async def test_who_is_told_of_an_event_can_read_it(tmp_path: Path) -> None:
+    async with journal_at(tmp_path / "j.db") as journal:
+        told = asyncio.Event()
+        journal.add_event(event(1), told.set)
+        await told.wait()
+        assert [e.text for e in await journal.events("j@1", -1)] == ["1"]
+
+
+async def test_one_read_takes_no_more_events_than_a_client_can_be_given_at_once(tmp_path: Path) -> None:
+    async with journal_at(tmp_path / "j.db") as journal:
+        for number in range(EVENTS_A_READ_MAX + 5):
+            journal.add_event(event(number), lambda: None)
+        first = await journal.events("", -1)
+        assert len(first) == EVENTS_A_READ_MAX
+        assert len(await journal.events("", first[-1].id)) == 5
+
+
+async def test_a_question_whose_asker_went_away_harms_nobody(tmp_path: Path) -> None:
+    async with journal_at(tmp_path / "j.db") as journal:
+        for _ in range(200):
+            asking = asyncio.get_running_loop().create_task(journal.events("", -1))
+            await asyncio.sleep(0)
+            journal.add_event(event(1), lambda: None)
+            asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asking
+        assert len(await journal.events("", -1)) == 200
+
+
+async def test_what_could_not_be_written_was_not_done_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    async with journal_at(path) as journal:
+        journal.add_event(event(1), lambda: None)
+        await journal.next_epoch()
+        with contextlib.closing(sqlite3.connect(path)) as saboteur:
+            saboteur.execute("DROP TABLE runs")
+        journal.add_event(event(2), lambda: None)
+        with pytest.raises(Refused, match="no such table: runs") as caught:
+            await journal.add_run("one", JOB, RunRecord(), 1.0)
+        assert caught.value.code == "F022"
+        assert [e.text for e in await journal.events("", -1)] == ["1", "2"]
+
+
+async def test_an_event_that_is_lost_ends_the_watch_over_the_journal(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    async with journal_at(path) as journal:
+        with contextlib.closing(sqlite3.connect(path)) as saboteur:
+            saboteur.execute("DROP TABLE events")
+        journal.add_event(event(1), lambda: None)
+        with pytest.raises(Refused, match="no such table: events"):
+            await journal.watch()
+
+
+async def test_a_record_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    async with journal_at(path) as journal:
+        await journal.add_run("one", JOB, RunRecord(), 1.0)
+        with contextlib.closing(sqlite3.connect(path)) as saboteur, saboteur:
+            saboteur.execute("UPDATE runs SET record = x'c1'")
+        with pytest.raises(Refused, match=str(path)):
+            await journal.runs()
+
+
+async def test_what_is_no_journal_of_this_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    newer, foreign, letter = tmp_path / "newer.db", tmp_path / "foreign.db", tmp_path / "letter"
+    with contextlib.closing(sqlite3.connect(newer)) as theirs:
+        theirs.execute("PRAGMA user_version = 7")
+    with contextlib.closing(sqlite3.connect(foreign)) as theirs:
+        theirs.execute("CREATE TABLE precious (gold)")
+    letter.write_bytes(b"a letter to my mother, which is longer than any header of a database would ever be\n" * 20)
+    for path, why in ((newer, "of version 7"), (foreign, "another program's"), (letter, "not a database")):
+        before = path.read_bytes()
+        with pytest.raises(Refused, match=why):
+            Journal(path)
+        assert path.read_bytes() == before
+    with pytest.raises(Refused, match="No such file"):
+        Journal(tmp_path / "missing" / "j.db")
+
+
+async def test_the_journal_is_its_owners_alone(tmp_path: Path) -> None:
+    async with journal_at(tmp_path / "j.db") as journal:
+        await journal.next_epoch()
+        assert {os.stat(tmp_path / name).st_mode & 0o777 for name in os.listdir(tmp_path)} == {0o600}

@@ -46,6 +46,7 @@ from protocol.messages.control import Incident, Outcome
 from protocol.messages.member import Answer, Order, Part, Release, Renewal, Run, Stop, Wait
 from protocol.restart import Again, Failure, GiveUp, decide
 from protocol.seating import fits, is_sound, ranks_of, seats_for
+from protocol.text import one_line
 
 RUNNER_ATTEMPTS_MAX = 5
 """How often in a row a runner may fail to start before the run fails; the waits between are RUNNER_RETRY_S."""
@@ -159,8 +160,8 @@ class Coordinator:
         if self.phase is Phase.BACKOFF:
             # How much of the wait had passed is not known: the boot-time clock does not outlive a boot.
             self.backoff_until_s = now_s + self.backoff_s
-        if self.phase not in LIVE:  # else the runners are asked first (R6): they report, or are proven gone
-            self._ensure_runners()
+        if not self.is_final and self.phase not in LIVE:
+            self._ensure_runners()  # else the runners are asked first (R6): they report, or are proven gone
 
     def _on_heard(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
         if self.is_final or node not in self.nodes or incarnation in self.past:
@@ -308,12 +309,13 @@ class Coordinator:
     def _on_restart_requested(self, event: RestartRequested) -> None:
         if self.is_final or self.stop is not None:
             return
-        why = event.reason or f"restart requested by {event.by}"
+        why = one_line(event.reason) or f"restart requested by {event.by}"
         self._note("operator.restarted", f"restart requested by {event.by}: {why}", by=event.by)
         if self.phase in LIVE:
             # Also while a failure is being handled: a restart that was accepted comes, whatever the policy says.
             self.phase, self.finish_by_s, self.restart = Phase.STOPPING, None, why
-        elif self.phase is Phase.BACKOFF:
+        elif self.generation != NO_GENERATION:
+            self.restart_reason = why
             self._begin_forming()  # it comes anyway: at once then
 
     def _on_tick(self, now_s: float) -> None:
@@ -425,7 +427,7 @@ class Coordinator:
             case GiveUp(why):
                 self._end(Phase.FAILED, f"{self.incident.summary}; {why}")
             case Again(delay_s, charged, why):
-                self.restart_reason = self.incident.summary
+                self.restart_reason = one_line(self.incident.summary)
                 when = f"in {delay_s:.1f} s" if delay_s else "at once"
                 self._note("restart.decided", f"{why}, {when}", delay_s=round(delay_s, 3), charged=charged)
                 if delay_s:

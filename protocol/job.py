@@ -229,7 +229,7 @@ def _inherit_env(at: Spot, value: object) -> object:
     return value
 
 
-_LIMITS = ("nofile", "core", "memlock", "stack")
+LIMITS = ("nofile", "core", "memlock", "stack")
 _LIMIT = integer(0, MAX_INT, "unlimited")
 
 
@@ -237,11 +237,11 @@ def _limits(at: Spot, value: object) -> object:
     if not isinstance(value, dict):
         at.wrong_type("a table", value, "write limits = { nofile = 65536 }")
         return value
-    for name in value.keys() - set(_LIMITS):
+    for name in value.keys() - set(LIMITS):
         spot = at.below(name)
-        hint = did_you_mean(name, _LIMITS) or f"there are {', '.join(_LIMITS)}"
+        hint = did_you_mean(name, LIMITS) or f"there are {', '.join(LIMITS)}"
         spot.found.add(Kind.UNKNOWN_KEY, spot.path, "", f"unknown limit `{key_text(name)}`", hint)
-    sound = {name: _LIMIT(at.below(name), value[name]) for name in _LIMITS if name in value}
+    sound = {name: _LIMIT(at.below(name), value[name]) for name in LIMITS if name in value}
     return {name: -1 if limit == "unlimited" else limit for name, limit in sound.items()}
 
 

@@ -11,9 +11,7 @@ only make the end come sooner. What its process leaves behind is the member's bu
 from dataclasses import dataclass
 
 from protocol.errors import InvalidTransition
-from protocol.signals import signal_number
-
-SIGKILL = 9
+from protocol.signals import SIGKILL, signal_number
 
 
 @dataclass(frozen=True)

@@ -386,7 +386,7 @@ class Member:
         if lasting == self._persisted:
             return []
         self._persisted = lasting
-        return [Persist(self.report(), self.assignment)]
+        return [Persist(self.report())]
 
     def _lasting(self) -> Renewal:
         """The report but for what is not worth a write."""

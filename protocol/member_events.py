@@ -135,7 +135,6 @@ class Persist:
     """Put the state on disk; a barrier."""
 
     renewal: Renewal
-    assignment: Assignment | None
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _TEMPLATE = re.compile(r"\{\{|\$\$|\{(job|run|gen|node|rank|local_rank)\}|\$\{([
 
 
 @dataclass(frozen=True)
-class Seat:
+class Place:
     """One rank's place, with what its node adds."""
 
     node: str
@@ -43,6 +43,7 @@ class Command:
     argv: tuple[bytes, ...]
     env: Environment
     cwd: bytes
+    marker: bytes  # the file that tells the last checkpoint; b"": none
 
 
 def expand(text: str, names: Mapping[str, str], env: Mapping[bytes, bytes]) -> str:
@@ -78,23 +79,21 @@ def _matches(name: bytes, globs: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(text, glob) for glob in globs)
 
 
-def command(
-    job: Job, assignment: Assignment, seat: Seat, daemon_env: Mapping[bytes, bytes], env_file: Mapping[str, str]
-) -> Command:
-    """What one rank executes, and where."""
-    names = _names(job, assignment, seat)
-    base = inherited(job, daemon_env)
-    env = {**base, **_contract(job, assignment, seat, base)}
+def command(job: Job, assignment: Assignment, place: Place, base: Environment, env_file: Mapping[str, str]) -> Command:
+    """What one rank executes, and where. `base` is what it inherits (`inherited`), the same for all ranks."""
+    names = _names(job, assignment, place)
+    env = {**base, **_contract(job, assignment, place, base)}
     env |= {_bytes(name): _bytes(value) for name, value in env_file.items()}
     env |= {_bytes(name): _bytes(expand(value, names, env)) for name, value in job.spec.run.env.items()}
     run = job.spec.run
-    workdir = expand(run.workdir, names, env)
+    workdir, marker = expand(run.workdir, names, env), expand(job.spec.checkpoint.marker, names, env)
     args = (expand(arg, names, env) for arg in run.args)
     argv = (*_program(job.spec, job.submitter.folder, job.submitter.python), *args)
     return Command(
         argv=tuple(_bytes(word) for word in argv),
         env=env,
         cwd=_bytes(posixpath.join(job.submitter.folder, workdir) if workdir else job.submitter.folder),
+        marker=_bytes(posixpath.join(job.submitter.folder, marker)) if marker else b"",
     )
 
 
@@ -117,25 +116,25 @@ def _program(spec: JobSpec, folder: str, submitters_python: str) -> tuple[str, .
     return (python, posixpath.join(folder, spec.run.script))
 
 
-def _names(job: Job, assignment: Assignment, seat: Seat) -> dict[str, str]:
+def _names(job: Job, assignment: Assignment, place: Place) -> dict[str, str]:
     return {
         "job": job.spec.name,
         "run": job.run,
         "gen": str(assignment.generation),
-        "node": seat.node,
-        "rank": str(assignment.first_rank + seat.local_rank),
-        "local_rank": str(seat.local_rank),
+        "node": place.node,
+        "rank": str(assignment.first_rank + place.local_rank),
+        "local_rank": str(place.local_rank),
     }
 
 
-def _contract(job: Job, assignment: Assignment, seat: Seat, base: Mapping[bytes, bytes]) -> Environment:
+def _contract(job: Job, assignment: Assignment, place: Place, base: Mapping[bytes, bytes]) -> Environment:
     """What supd sets: torchrun's variables and ours."""
     spec = job.spec
-    rank = assignment.first_rank + seat.local_rank
+    rank = assignment.first_rank + place.local_rank
     virtual = spec.devices.visibility == "virtual"
     values: dict[str, str | int] = {
         "RANK": rank,
-        "LOCAL_RANK": 0 if virtual else seat.local_rank,
+        "LOCAL_RANK": 0 if virtual else place.local_rank,
         "WORLD_SIZE": assignment.world_size,
         "LOCAL_WORLD_SIZE": assignment.nproc,
         "GROUP_RANK": assignment.node_rank,
@@ -150,14 +149,14 @@ def _contract(job: Job, assignment: Assignment, seat: Seat, base: Mapping[bytes,
         "TORCHELASTIC_MAX_RESTARTS": spec.restart.max_restarts,
         "TORCHELASTIC_RUN_ID": job.run,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCHELASTIC_ERROR_FILE": seat.error_file,
+        "TORCHELASTIC_ERROR_FILE": place.error_file,
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "SUPD_JOB": job_name(job.run),  # type: ignore[arg-type]
         "SUPD_RUN": job.run,
         "SUPD_GENERATION": assignment.generation,
-        "SUPD_NODE": seat.node,
+        "SUPD_NODE": place.node,
         "SUPD_RESTART_REASON": assignment.restart_reason,
-        "SUPD_RUNNER": seat.incarnation,
+        "SUPD_RUNNER": place.incarnation,
     }
     # Defaults a user's own value wins over.
     defaults = {
@@ -168,13 +167,13 @@ def _contract(job: Job, assignment: Assignment, seat: Seat, base: Mapping[bytes,
     values |= {name: value for name, value in defaults.items() if name.encode() not in base}
     omp = spec.devices.omp_num_threads
     if omp == "auto":
-        values["OMP_NUM_THREADS"] = max(1, seat.cpus // assignment.nproc)
+        values["OMP_NUM_THREADS"] = max(1, place.cpus // assignment.nproc)
     elif isinstance(omp, int):
         values["OMP_NUM_THREADS"] = omp
     elif not omp and assignment.nproc > 1 and b"OMP_NUM_THREADS" not in base:
         values["OMP_NUM_THREADS"] = 1
-    if seat.device is not None:
-        values["CUDA_VISIBLE_DEVICES"] = seat.device
+    if place.device is not None:
+        values["CUDA_VISIBLE_DEVICES"] = place.device
     return {_bytes(name): _bytes(str(value)) for name, value in values.items()}
 
 

@@ -12,6 +12,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     used: int = 0  # restarts charged to `max_restarts`
     streak: int = 0  # failures in a row without progress between them
+    lost: int = 0  # of these, runners that were lost, up to the last one
     saved_step: int | None = None  # the highest checkpoint seen at a failure
 
 
@@ -25,6 +26,10 @@ class Failure:
     had_started: bool  # all ranks of the generation that ended
     ran_s: float  # the longest life of a rank in this generation
     saved_step: int | None = None
+
+
+LOST_IN_A_ROW_MAX = 25
+"""Runners lost in a row, without progress, before a run is given up: a cause that nobody pays for must end, too."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +63,21 @@ def decide(table: RestartTable, ledger: Ledger, failure: Failure, jitter: float)
 
     There is no wait after a run's first failure, nor after the first one since progress was made (a higher
     checkpoint, or `stable_after` of running once all ranks had started; 0 s of it prove nothing); then the wait
-    doubles. A lost runner is not charged.
+    doubles. A lost runner is not charged, but what only ever loses its runner is given up.
     """
     known = -1 if ledger.saved_step is None else ledger.saved_step
     rose = failure.saved_step is not None and failure.saved_step > known
     was_stable = failure.had_started and failure.ran_s >= table.stable_after_s > 0
     streak = 0 if rose or was_stable else ledger.streak
     saved_step = failure.saved_step if rose else ledger.saved_step
-    after = Ledger(used=ledger.used, streak=streak + 1, saved_step=saved_step)
+    lost = (ledger.lost if streak else 0) + 1 if failure.is_infrastructure else 0
+    after = Ledger(used=ledger.used, streak=streak + 1, lost=lost, saved_step=saved_step)
     delay_s = 0.0 if streak == 0 else backoff_s(streak, table.backoff_s, table.backoff_max_s, jitter)
 
     if table.policy == "never":
         return GiveUp('restart.policy is "never"'), after
+    if lost > LOST_IN_A_ROW_MAX:
+        return GiveUp(f"{lost} runners were lost in a row, without progress between them"), after
     if failure.is_infrastructure:
         return Again(delay_s, False, "a lost runner is not charged"), after
     if failure.exit_code is not None and failure.exit_code in table.never_on_exit:

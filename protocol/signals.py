@@ -2,6 +2,8 @@
 
 import signal
 
+SIGKILL = int(signal.SIGKILL)
+
 
 def signal_name(number: int) -> str:
     """SIGKILL, SIGRTMIN+3 …; `signal 99` where Linux has none of that number."""

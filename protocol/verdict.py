@@ -6,9 +6,7 @@ from msgspec.structs import replace
 
 from protocol.messages.control import Incident
 from protocol.messages.member import RankExit, RankReport, Renewal
-from protocol.signals import shell_code, signal_name
-
-SIGKILL = 9
+from protocol.signals import SIGKILL, shell_code, signal_name
 
 
 def how(exit: RankExit) -> str:

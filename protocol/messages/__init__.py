@@ -1,7 +1,6 @@
 """Wire structs, one file per pair of speakers.
 
-    handshake  the first frames of a runner's connection
-    member     runner <-> coordinator
+    member     runner <-> coordinator, from its first frame on
     runner     supd -> a ready runner, and what a runner leaves on disk for the next supd
     control    supctl <-> supd
 

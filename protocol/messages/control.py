@@ -5,10 +5,17 @@ Both sides begin with a Greeting. A request is answered by frames of ControlRepl
 
 import enum
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from protocol.messages import Message, decoder
+
+REASON_MAX = 300
+"""Characters of an operator's reason; it becomes part of every worker's environment."""
+
+GRACE_MAX_S = 365 * 86400.0
 
 CONTROL_VERSION = 1
 """Goes up when an old client could misread a new daemon, or the other way round."""
@@ -109,14 +116,14 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Start(Message, frozen=True):
     """Start a job. Repeating a `request_id` answers with the run that it made the first time."""
 
-    request_id: str
+    request_id: Annotated[str, Meta(min_length=1, max_length=100)]
     job_file: bytes
     source: str
     folder: str
     python: str
     env: dict[bytes, bytes]
-    limits: dict[str, int]
-    umask: int
+    limits: dict[str, Annotated[int, Meta(ge=-1)]]  # soft; of LIMITS; others are ignored
+    umask: Annotated[int, Meta(ge=0, le=0o777)]
     check_only: bool = False  # validate on this node, start nothing
 
 
@@ -125,7 +132,7 @@ class StopRun(Message, frozen=True):
 
     run: str = ""
     all_runs: bool = False
-    grace_s: float | None = None
+    grace_s: Annotated[float, Meta(ge=0, le=GRACE_MAX_S)] | None = None
     now: bool = False
 
 
@@ -133,7 +140,7 @@ class RestartRun(Message, frozen=True):
     """End the generation and begin the next one; not charged to the budget."""
 
     run: str
-    reason: str
+    reason: Annotated[str, Meta(max_length=REASON_MAX)]
 
 
 class GetStatus(Message, frozen=True):

@@ -145,7 +145,6 @@ class Rejected(Message, frozen=True):
     """The coordinator's only message to a runner it will not talk to."""
 
     reason: str
-    is_final: bool  # True: this run is over or unknown here, so the runner ends; False: try again later
 
 
 class Hello(Message, frozen=True):

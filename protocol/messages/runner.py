@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from protocol.job import Job
 from protocol.messages import Message, decoder
-from protocol.messages.member import Assignment, Renewal
+from protocol.messages.member import Renewal
 
 
 class TakeOn(Message, frozen=True):
@@ -33,8 +32,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     run: str
     incarnation: str
-    job: Job | None  # None: it never met its coordinator
-    assignment: Assignment | None
     renewal: Renewal
 
 

@@ -60,7 +60,12 @@ def run(argv: Sequence[str]) -> int:
     try:
         before, command, rest = _split(argv)
         options = _global_parser().parse_args(before)
-        if not command:
+        if options.version:
+            from supervisor.cli.version import own_version
+
+            screen.print(f"supctl {own_version()}")
+            return ExitCode.OK
+        if options.help or not command:
             screen.print(_overview())
             return ExitCode.OK
         module = import_module(f"supervisor.cli.{COMMANDS[command].module}")
@@ -111,6 +116,7 @@ def _client(addr: str, screen: Screen) -> Client:
 def _global_parser() -> Parser:
     parser = Parser("supctl", parents=[_common()], add_help=False)
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
+    parser.add_argument("--version", action="store_true", help="show the version of supctl")
     parser.set_defaults(addr="", quiet=False, color="auto")
     return parser
 
@@ -130,4 +136,5 @@ def _common() -> Parser:
 def _overview() -> str:
     commands = "\n".join(f"  {name:<9} {command.help}" for name, command in COMMANDS.items())
     options = _common().format_help().partition("everywhere:\n")[2].rstrip()
-    return f"supctl COMMAND: start, stop and watch training jobs\n\n{commands}\n\n{options}\n\nsupctl COMMAND --help"
+    head, foot = "supctl COMMAND: start, stop and watch training jobs", "supctl COMMAND --help, supctl --version"
+    return f"{head}\n\n{commands}\n\n{options}\n\n{foot}"

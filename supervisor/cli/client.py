@@ -17,6 +17,7 @@ from protocol.messages.control import (
     CONTROL_VERSION,
     ControlReply,
     Done,
+    End,
     Failure,
     GetStatus,
     Greeting,
@@ -91,9 +92,9 @@ class Client:
             return reply
 
     def stream(self, request: Request, tick_s: float) -> Iterator[ControlReply | None]:
-        """The replies to `request` as they come; None whenever nothing came for `tick_s`.
+        """The replies to `request` up to its End, as they come; None whenever nothing came for `tick_s`.
 
-        The caller stops at the reply that ends it. Raises as `ask` does.
+        A caller that has seen enough before just stops. Raises as `ask` does.
         """
         with _Connection(self.address, self._tell, self._owners) as connection:
             _open(connection, request)
@@ -101,8 +102,11 @@ class Client:
             while True:
                 payload = connection.receive(tick_s)
                 if payload is not None:
+                    reply = _decode(self.address, payload)
+                    if isinstance(reply, End):
+                        return
                     silent_s = 0.0
-                    yield _decode(self.address, payload)
+                    yield reply
                     continue
                 silent_s += tick_s
                 if silent_s >= PROBE_AFTER_S:

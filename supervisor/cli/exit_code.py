@@ -13,7 +13,6 @@ class ExitCode(enum.IntEnum):
     JOB_FAILED = 4
     JOB_STOPPED = 5  # before what was waited for
     UNAVAILABLE = 69  # no supd that answers (EX_UNAVAILABLE)
-    TRY_LATER = 75  # another operation is under way (EX_TEMPFAIL)
     NOT_ALLOWED = 77  # EX_NOPERM
     INVALID = 78  # job.toml or supd.toml has problems (EX_CONFIG)
     TIMED_OUT = 124  # --timeout passed, as in timeout(1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from protocol.messages.control import End, Outcome, RunStatus, Statuses, Watch
+from protocol.messages.control import Outcome, RunStatus, Statuses, Watch
 from supervisor.cli.client import SILENT_S, ConnectionLost
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.exit_code import ExitCode
@@ -66,8 +66,6 @@ def follow(
                     on_change(status)
                     if status.is_final or is_done(status):
                         return status
-                case End():
-                    raise ConnectionLost(context.client.address)  # supd is ending; the run is not
                 case _:
                     pass
             if deadline_s is not None and boot_s() >= deadline_s:
@@ -76,7 +74,7 @@ def follow(
                 wait_line.show(status)
     except KeyboardInterrupt:
         raise Detached(after_interrupt) from None
-    raise AssertionError("a stream of replies ends by raising")
+    raise ConnectionLost(context.client.address)  # supd is ending; the run is not
 
 
 def outcome_code(run: RunStatus) -> ExitCode:

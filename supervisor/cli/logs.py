@@ -8,14 +8,13 @@ import argparse
 import re
 
 from protocol.errors import Refused
-from protocol.messages.control import End, EventRecord, LogChunk, LogPaths, LogSelection, Paths, RunStatus, Watch
+from protocol.messages.control import EventRecord, LogChunk, LogPaths, LogSelection, Paths, RunStatus, Watch
 from supervisor.cli.arguments import add_job, add_json, ranks_of
-from supervisor.cli.client import ConnectionLost
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.exit_code import ExitCode
-from supervisor.cli.follow import TICK_S, WaitLine, follow
-from supervisor.cli.log_lines import LineJoiner, safe
-from supervisor.cli.story import Story
+from supervisor.cli.follow import TICK_S, follow
+from supervisor.cli.log_lines import LineJoiner, Source, safe
+from supervisor.cli.story import Story, play
 from supervisor.shell.clock import wall_s
 
 TAIL_LINES = 200
@@ -89,20 +88,8 @@ def _print_story(
         incidents_after=last_incident if is_following else None,
         has_prefix=has_prefix,
     )
-    wait_line = WaitLine(screen)
     request = Watch(run=status.run, follow=is_following, events=has_prefix, snapshots=True, logs=selection)
-    try:
-        for reply in context.client.stream(request, TICK_S):
-            if isinstance(reply, End):
-                break
-            if reply is not None:
-                story.take(reply)
-            if is_following:
-                wait_line.show(story.run)
-    finally:
-        story.finish()
-    if is_following and not story.run.is_final:
-        raise ConnectionLost(context.client.address)
+    play(context, story, request)
     if story.run.is_final and _generation_shown(selection, status) == status.generation:
         reason = f": {safe(story.run.reason)}" if story.run.reason else ""
         story.rule(f"{status.run} {story.run.state}{reason}")
@@ -112,18 +99,16 @@ def _print_story(
 def _print_json(context: Context, run: str, selection: LogSelection, is_following: bool) -> int:
     from supervisor.cli import documents
 
+    def show(source: Source, lines: list[bytes]) -> None:
+        context.screen.print(*(documents.line_of(documents.log_line_of(run, source, line)) for line in lines))
+
     joiner = LineJoiner()
     for reply in context.client.stream(Watch(run=run, follow=is_following, logs=selection), TICK_S):
-        batches = []
         if isinstance(reply, LogChunk):
-            batches = [joiner.feed(reply)]
-        elif isinstance(reply, End):
-            batches = joiner.finish()
-        for source, lines in batches:
-            context.screen.print(*(documents.line_of(documents.log_line_of(run, source, line)) for line in lines))
-        if isinstance(reply, End):
-            return ExitCode.OK
-    raise AssertionError("a stream of replies ends by raising")
+            show(*joiner.feed(reply))
+    for source, lines in joiner.finish():
+        show(source, lines)
+    return ExitCode.OK
 
 
 def _selection(arguments: argparse.Namespace, context: Context, status: RunStatus) -> LogSelection:

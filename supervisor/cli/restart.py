@@ -4,8 +4,9 @@ Ends with 0 when the next generation runs, 4 or 5 if the run ended instead.
 """
 
 import argparse
+import re
 
-from protocol.messages.control import Done, RestartRun, RunStatus
+from protocol.messages.control import REASON_MAX, Done, RestartRun, RunStatus
 from supervisor.cli.arguments import add_job
 from supervisor.cli.context import Context
 from supervisor.cli.exit_code import ExitCode
@@ -13,11 +14,15 @@ from supervisor.cli.follow import follow, outcome_code, tell_outcome
 from supervisor.cli.render import ranks_of, span
 from supervisor.shell.clock import boot_s
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # the last two end a line as well
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`supctl restart`'s own arguments."""
     add_job(parser)
-    parser.add_argument("--reason", metavar="TEXT", default="", help="shown in events, and to the workers")
+    parser.add_argument(
+        "--reason", metavar="TEXT", type=_reason, default="", help="shown in events, and to the workers"
+    )
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -37,10 +42,19 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     assert status is not None, "only a deadline gives no status"
     if status.is_final:
         tell_outcome(screen, status)
-        return outcome_code(status) or ExitCode.OK
+        return outcome_code(status)
     mark = screen.err.paint("✓", "green")
     took = span(boot_s() - began_s)
     screen.tell(f"{mark} generation {status.generation} runs   {ranks_of(status)} ranks   {took}")
     if screen.is_quiet:
         screen.print(name)
     return ExitCode.OK
+
+
+def _reason(text: str) -> str:
+    """A reason stands in one line of `events`, and in a variable of every worker."""
+    if len(text) > REASON_MAX:
+        raise argparse.ArgumentTypeError(f"at most {REASON_MAX} characters, not {len(text)}")
+    if _CONTROL.search(text):
+        raise argparse.ArgumentTypeError("one line, without control characters")
+    return text

@@ -11,11 +11,11 @@ import time
 from collections.abc import Mapping
 
 from protocol.errors import Refused
-from protocol.messages.control import Done, End, EventRecord, LogSelection, RunStatus, Start, Watch
+from protocol.messages.control import Done, EventRecord, LogSelection, RunStatus, Start, Watch
 from supervisor.cli.client import ConnectionLost, Unavailable
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.exit_code import ExitCode
-from supervisor.cli.follow import TICK_S, WaitLine, follow, outcome_code, tell_outcome
+from supervisor.cli.follow import follow, outcome_code, tell_outcome
 from supervisor.cli.log_lines import safe
 from supervisor.cli.screen import Screen
 from supervisor.shell.clock import boot_s
@@ -158,14 +158,13 @@ def _submit(context: Context, request: Start) -> Done:
 
 
 def _follow_output(context: Context, run: str, progress: Progress) -> int:
-    from supervisor.cli.story import Story
+    from supervisor.cli.story import Story, play
 
     def wants_event(event: EventRecord) -> bool:
         return not event.kind.startswith("incident.")  # told in full
 
     status = context.client.status(run)
     story = Story(context.screen, status, wants_event, incidents_after=0)
-    wait_line = WaitLine(context.screen)
     request = Watch(
         run=run,
         follow=True,
@@ -174,19 +173,9 @@ def _follow_output(context: Context, run: str, progress: Progress) -> int:
         logs=LogSelection(all_generations=True, tail_lines=None),
     )
     try:
-        for reply in context.client.stream(request, TICK_S):
-            if isinstance(reply, End):
-                break
-            if reply is not None:
-                story.take(reply)
-            progress.show(story.run)
-            wait_line.show(story.run)
+        play(context, story, request, on_reply=progress.show)
     except KeyboardInterrupt:
         raise Detached(_detached(run, "running")) from None
-    finally:
-        story.finish()
-    if not story.run.is_final:
-        raise ConnectionLost(context.client.address)
     tell_outcome(context.screen, story.run)
     return outcome_code(story.run)
 

@@ -29,19 +29,16 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Stop one run, or all of them."""
     if arguments.all and arguments.job:
         raise UsageError("a JOB and --all exclude each other", "supctl stop --help")
-    request = StopRun(all_runs=arguments.all, grace_s=arguments.grace, now=arguments.now)
-    if arguments.all:
-        runs = context.client.ask(request, Done).runs
-        if not runs:
-            context.screen.tell("nothing to stop: no run is active")
-    else:
-        name = context.client.resolve(arguments.job)
+    name = "" if arguments.all else context.client.resolve(arguments.job)
+    if name:
         status = context.client.status(name)
         if status.is_final:
             context.screen.tell(f"nothing to stop: {name} is already over ({status.state})")
             return ExitCode.OK
-        done = context.client.ask(StopRun(run=name, grace_s=arguments.grace, now=arguments.now), Done)
-        runs = done.runs or (name,)
+    request = StopRun(run=name, all_runs=arguments.all, grace_s=arguments.grace, now=arguments.now)
+    runs = context.client.ask(request, Done).runs
+    if not runs:
+        context.screen.tell("nothing to stop: no run is active")
     began_s = boot_s()
     for name in runs:
         context.screen.tell(f"stopping {name}{_how(arguments)}")

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
-from protocol.messages.control import ControlReply, EventRecord, LogChunk, RunStatus, Statuses
+from protocol.messages.control import ControlReply, EventRecord, LogChunk, RunStatus, Statuses, Watch
+from supervisor.cli.client import ConnectionLost
+from supervisor.cli.context import Context
+from supervisor.cli.follow import TICK_S, WaitLine
 from supervisor.cli.log_lines import LineJoiner, Source, clean, safe
 from supervisor.cli.render import incident_block
 from supervisor.cli.screen import Screen
@@ -106,6 +109,28 @@ class Story:
         for line in [f"incident #{run.incident.number}", *incident_block(run.incident, self._screen.out)]:
             if self._has_prefix:
                 self._sup(line)
+
+
+def play(
+    context: Context, story: Story, request: Watch, on_reply: Callable[[RunStatus], None] = lambda _run: None
+) -> None:
+    """Print `story` from the replies to `request`, to their end; following, also what the run waits for.
+
+    `on_reply` is given the run at every reply and every tick. Raises ConnectionLost where a run that is followed is
+    not over at the end of the replies.
+    """
+    wait_line = WaitLine(context.screen)
+    try:
+        for reply in context.client.stream(request, TICK_S):
+            if reply is not None:
+                story.take(reply)
+            on_reply(story.run)
+            if request.follow:
+                wait_line.show(story.run)
+    finally:
+        story.finish()
+    if request.follow and not story.run.is_final:
+        raise ConnectionLost(context.client.address)
 
 
 def _label_columns(run: RunStatus) -> int:

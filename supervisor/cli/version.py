@@ -14,12 +14,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def own_version() -> str:
+    """The version that is installed here."""
+    from importlib.metadata import version  # slow, and needed here alone
+
+    return version("supd")
+
+
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print both versions; a supd that does not answer is said, and is no failure of this command."""
-    from importlib.metadata import version
-
     screen = context.screen
-    client = version("supd")
+    client = own_version()
     warnings = []
     daemon = None
     try:

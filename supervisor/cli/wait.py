@@ -9,12 +9,12 @@ from protocol.messages.control import Outcome, RunStatus
 from supervisor.cli.arguments import add_job, add_json, duration_s
 from supervisor.cli.context import Context
 from supervisor.cli.exit_code import ExitCode
-from supervisor.cli.follow import follow, outcome_code
+from supervisor.cli.follow import WaitLine, follow, outcome_code
 from supervisor.cli.log_lines import safe
 from supervisor.cli.render import span
 from supervisor.shell.clock import boot_s
 
-CONDITIONS = ("running", "finished", "succeeded")
+CONDITIONS = {"running": "run", "finished": "finish", "succeeded": "succeed"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         name,
         lambda status: arguments.condition == "running" and status.state == "running",
         on_change=tell,
+        wait_line=WaitLine(screen, lambda _status: f"{name} to {CONDITIONS[arguments.condition]}"),
         deadline_s=None if arguments.timeout is None else boot_s() + arguments.timeout,
         after_interrupt=f"stopped waiting; {name} is not touched",
     )

@@ -5,10 +5,12 @@ import asyncio
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -39,16 +41,20 @@ class Stopped(Exception):
     """Somebody asked supd to end."""
 
 
-async def serve_until_signalled(config: Config) -> None:
-    """Run until SIGTERM or SIGINT."""
+async def serve_until_signalled(config: Config) -> int:
+    """Run until SIGTERM or SIGINT; returns how many runs go on without us."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serve(config, stop)
+    return await serve(config, stop)
 
 
-async def serve(config: Config, stop: asyncio.Event) -> None:
-    """Run until `stop` is set. Runs live on; the next supd finds them. Raises Refused where supd cannot go on."""
+async def serve(config: Config, stop: asyncio.Event) -> int:
+    """Run until `stop` is set. Runs live on, and the next supd finds them; returns how many.
+
+    Raises Refused where supd cannot go on.
+    """
+    active_runs = 0
     coordinator_file = config.state_dir / "coordinator"
     journal = Journal(config.state_dir / "journal.db")
     try:
@@ -70,7 +76,8 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
             await _publish(coordinator_file, f"{host}:{port}")
             group.create_task(control.run(config.control, lambda: _say_ready(config, f"{host}:{port}")), name="control")
             await stop.wait()
-            log.info("supd_stopped", active_runs=len(jobs.active()))
+            active_runs = len(jobs.active())
+            log.info("supd_stopped", active_runs=active_runs)
             server.close()
             members.close()
             raise Stopped
@@ -78,6 +85,7 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
         pass
     finally:
         journal.close()
+    return active_runs
 
 
 async def _listen(members: Members, config: Config) -> asyncio.Server:
@@ -175,22 +183,32 @@ def main() -> None:
     _shed_inheritance()
     stay_behind_as_init()
     try:
-        dev_dir = Path(tempfile.mkdtemp(prefix="supd-dev-")) if args.dev else None
-        config = load_config(args.config, os.environ, dev_dir=dev_dir)
-        set_up_log(config.log_level, config.log_format)
-        lock = prepare(config)
-        if dev_dir is not None:
-            print(f"export SUPD_ADDR={config.control}", file=sys.stderr, flush=True)  # noqa: T201  # for the user
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_until_signalled(config))
-        os.close(lock)
+        status = _run(args)
     except SupdError as exc:
-        sys.exit(_complain(exc))
+        status = _complain(exc)
     except BaseExceptionGroup as group:
         refusals, others = group.split(SupdError)
         if refusals is None or others is not None:
-            raise
-        sys.exit(_complain(next(_leaves(refusals))))
+            traceback.print_exc()
+            status = 70
+        else:
+            status = _complain(next(_leaves(refusals)))
+    sys.stderr.flush()
+    os._exit(status)  # threads that wait for a disk that hangs are not waited for
+
+
+def _run(args: argparse.Namespace) -> int:
+    """`supd run`; raises SupdError, as it is or in a group."""
+    dev_dir = Path(tempfile.mkdtemp(prefix="supd-dev-")) if args.dev else None
+    config = load_config(args.config, os.environ, dev_dir=dev_dir)
+    set_up_log(config.log_level, config.log_format)
+    prepare(config)  # its lock is held to our end
+    if dev_dir is not None:
+        print(f"export SUPD_ADDR={config.control}", file=sys.stderr, flush=True)  # noqa: T201  # for the user
+    active_runs = asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve_until_signalled(config))
+    if dev_dir is not None and not active_runs:
+        shutil.rmtree(dev_dir, ignore_errors=True)
+    return 0
 
 
 def _leaves(group: BaseExceptionGroup[SupdError]) -> Iterator[SupdError]:

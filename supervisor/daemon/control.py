@@ -13,8 +13,8 @@ import msgspec
 import structlog
 
 from protocol import coordinator_events as c
-from protocol.errors import LocalProtocolError, RemoteProtocolError, SupdError
-from protocol.job import JobSpec, Submitter, parse_job
+from protocol.errors import LocalProtocolError, Refused, RemoteProtocolError, SupdError
+from protocol.job import LIMITS, JobSpec, Submitter, parse_job
 from protocol.messages import encode
 from protocol.messages.control import (
     CONTROL_VERSION,
@@ -48,7 +48,10 @@ log = structlog.get_logger()
 
 CLIENTS_MAX = 1000
 REQUEST_TIMEOUT_S = 30.0
-FRAMES_A_CLIENT_MAX = 8
+CHECK_TIMEOUT_S = 20.0
+"""How long a look at the job's files may take: they may lie on a network file system that hangs."""
+
+FRAMES_A_CLIENT_MAX = 2
 """A greeting and a request: more is nonsense."""
 
 
@@ -149,10 +152,12 @@ class Control:
             return
         except OSError as exc:
             last = Failure(code="F040", message=f"the output cannot be read: {exc}")
+        except LocalProtocolError as exc:
+            last = _too_large(exc)
         try:
             channel.send(encode(last))
         except LocalProtocolError as exc:
-            channel.send(encode(Failure(code="F041", message=f"the answer is too large: {exc}", hint="name one job")))
+            channel.send(encode(_too_large(exc)))
         await channel.drained()
         channel.close()
 
@@ -166,11 +171,11 @@ class Control:
                 return await self._stop(user, request)
             case RestartRun(run=word, reason=reason):
                 run = self._jobs.find(word)
+                await run.driver.ask(c.RestartRequested(reason, user))
                 if run.machine.is_final or run.machine.stop is not None:
                     state = f"over ({run.machine.phase.value})" if run.machine.is_final else "being stopped"
                     hint = "start it again with supctl start"
                     return Failure(code="F104", message=f"{run.job.run} is {state}", hint=hint)
-                await run.driver.ask(c.RestartRequested(reason, user))
                 return Done(run=run.job.run)
             case GetStatus(run=word, with_ranks=with_ranks):
                 if word:
@@ -198,11 +203,16 @@ class Control:
             source=request.source,
             python=request.python,
             env=request.env,
-            limits=request.limits,
+            limits={name: value for name, value in request.limits.items() if name in LIMITS},
             umask=request.umask,
             user=user,
         )
-        await asyncio.to_thread(check_job, spec, submitter)
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                await asyncio.to_thread(check_job, spec, submitter)
+        except TimeoutError:
+            what = f"{submitter.folder} does not answer for {CHECK_TIMEOUT_S:g} s"
+            raise Refused("F106", what, hint="look after that file system") from None
         notes = _notes(spec, submitter)
         ranks = str(spec.topology.nproc_per_node)
         if request.check_only:
@@ -218,8 +228,12 @@ class Control:
         return Done(run=runs[0].job.run if runs else "", runs=tuple(r.job.run for r in runs))
 
 
+def _too_large(exc: LocalProtocolError) -> Failure:
+    return Failure(code="F041", message=f"the answer is too large: {exc}", hint="name one job")
+
+
 def _notes(spec: JobSpec, submitter: Submitter) -> tuple[str, ...]:
     """What a user wants to know of a start: which Python, which folder (never by accident the daemon's)."""
-    workdir = os.path.join(submitter.folder, spec.run.workdir)
+    workdir = os.path.normpath(os.path.join(submitter.folder, spec.run.workdir))
     python = () if spec.run.command else (f"python {interpreter(spec, submitter.folder, submitter.python)}",)
     return (*python, f"in {workdir}")

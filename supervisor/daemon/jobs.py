@@ -12,6 +12,7 @@ import structlog
 from protocol import coordinator_events as c
 from protocol.coordinator import Coordinator
 from protocol.errors import Refused
+from protocol.framing import MAX_FRAME_BYTES
 from protocol.ids import RunId, job_name
 from protocol.job import Job, JobSpec, Submitter
 from protocol.messages import encode
@@ -26,6 +27,9 @@ from supervisor.shell.clock import boot_s, wall_s
 from supervisor.shell.driver import Driver
 
 log = structlog.get_logger()
+
+FRAME_ROOM_BYTES = 4096
+"""What a Welcome has around the job."""
 
 
 @dataclass
@@ -115,6 +119,7 @@ class Jobs:
         self._names_being_started.add(spec.name)
         try:
             job = Job(run=self._new_run_id(spec.name), spec=spec, submitter=submitter)
+            _check_size(job)
             record, now = c.RunRecord(), wall_s()
             run = await self._journal.add_run(request_id, job, record, now)
             if run == job.run:  # else the same request was quicker by another connection
@@ -251,3 +256,11 @@ class Jobs:
             run = f"{name}@{secrets.token_hex(3)}"
             if run not in self.runs:
                 return run
+
+
+def _check_size(job: Job) -> None:
+    """A job goes to its runners in one frame, with a few bytes around it: what does not fit can never run."""
+    size, limit = len(encode(job)), MAX_FRAME_BYTES - FRAME_ROOM_BYTES
+    if size > limit:
+        hint = 'pass less of the environment on, as in run.inherit_env = ["PATH", "HOME"]'
+        raise Refused("F105", f"the job with its environment has {size} bytes, over the limit of {limit}", hint=hint)

@@ -96,7 +96,7 @@ class Members:
             return
         # Never final: a healthy run is not ended because its coordinator has lost its memory (R6).
         log.warning("runner_rejected", reason=refusal, peer=channel.peer_address())
-        channel.send(encode(Rejected(reason=refusal, is_final=False)))
+        channel.send(encode(Rejected(reason=refusal)))
         channel.close()
 
     def _on_closed(self, channel: Channel) -> None:

@@ -31,6 +31,11 @@ POLL_S, IDLE_POLL_S = 0.2, 5.0
 HURRY_S = 15.0
 """How long a hint counts: the guard of a runner that died sweeps for up to 10 s before its lock is free."""
 
+READY_AGAIN_S = 5.0
+"""How soon a ready runner that died is replaced: what cannot run must not be started in a loop."""
+
+SWEEP_AGAIN_S = 1.0
+
 REFILL_AFTER_S = 1.0
 """A run that is being started has the CPUs first; then the next runner is made ready."""
 
@@ -125,8 +130,7 @@ class Runners:
         finally:
             self._starting.discard(run)
             self._look.set()  # there may be one more to watch
-        await asyncio.sleep(REFILL_AFTER_S)
-        self._fill()
+        await self._fill_later(REFILL_AFTER_S)
 
     def _take_ready(self) -> _Ready | None:
         while self._ready:
@@ -164,6 +168,10 @@ class Runners:
             ready.guard.stdin.write(encode_frame(encode(task)))
         _close(ready.guard)
         log.info("runner_given", run=run, incarnation=ready.incarnation, guard=ready.guard.pid)
+
+    async def _fill_later(self, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        self._fill()
 
     def _fill(self) -> None:
         """Keep as many runners ready as are wanted; where that fails, the next start tries again."""
@@ -234,6 +242,7 @@ class Runners:
                 log.warning("ready_runner_lost", incarnation=ready.incarnation)
                 self._ready.remove(ready)
                 self._dismiss(ready)
+                self._group.create_task(self._fill_later(READY_AGAIN_S), name="ready-again")
             for incarnation in [*self._serving, *self._strangers]:
                 if incarnation not in self._being_buried and not self._is_locked(incarnation):
                     self._being_buried.add(incarnation)
@@ -247,7 +256,13 @@ class Runners:
     async def _bury(self, incarnation: str) -> None:
         """Sweep what a dead runner left and, where it had a run, read what it knew last and tell."""
         runner = self._serving.get(incarnation)
-        stuck = await asyncio.to_thread(self._sweep, incarnation, runner)
+        try:
+            stuck = await asyncio.to_thread(self._sweep, incarnation, runner)
+        except OSError as exc:  # what could not be looked for is not proven gone: again
+            log.warning("sweep_failed", incarnation=incarnation, error=repr(exc))
+            await asyncio.sleep(SWEEP_AGAIN_S)
+            self._being_buried.discard(incarnation)
+            return self.look_soon()
         if runner is not None:
             path = self._config.state_dir / "runs" / runner.run / f"{incarnation}.record"
             record = _decode(await asyncio.to_thread(read_small, path, RECORD_MAX_BYTES))
@@ -273,6 +288,9 @@ class Runners:
             fd = os.open(self._lock_path(incarnation), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
+        except OSError as exc:  # no descriptor is left, say: nothing is known, and it is looked at again
+            log.warning("runner_lock_unseen", incarnation=incarnation, error=repr(exc))
+            return True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

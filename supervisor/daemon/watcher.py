@@ -2,7 +2,7 @@
 
 import asyncio
 
-from protocol.errors import Refused
+from protocol.errors import LocalProtocolError, Refused
 from protocol.messages import encode
 from protocol.messages.control import ControlReply, End, LogChunk, Statuses, Watch
 from supervisor.daemon import logs_service
@@ -24,7 +24,7 @@ class Watcher:
 
     async def run(self) -> ControlReply:
         """Until everything was sent (and, following, the run is over). Raises OSError, where output cannot be
-        read, and Refused."""
+        read, Refused, and LocalProtocolError where a state is too large to be sent."""
         failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -32,7 +32,7 @@ class Watcher:
                     group.create_task(self._logs(self._run), name="logs")
                 if self._request.events or self._request.snapshots:
                     group.create_task(self._story(), name="story")
-        except* (OSError, Refused) as problems:
+        except* (OSError, Refused, LocalProtocolError) as problems:
             failure = problems.exceptions[0]
         if failure is not None:
             raise failure

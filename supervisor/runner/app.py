@@ -72,12 +72,13 @@ def main() -> None:
     os.set_inheritable(args.lock_fd, False)
     set_up_log(args.log_level, "json")
     cgroup = None if args.cgroup == "-" else args.cgroup
+    status = 0
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(args.lock_fd, cgroup, args.guard))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve(args.lock_fd, cgroup, args.guard))
     except BaseException:
         structlog.get_logger().exception("runner_crashed")
-        os._exit(70)  # whatever its threads are doing: the guard and the coordinator wait for its end
+        status = 70
+    os._exit(status)  # whatever a disk does to its threads: the guard and the coordinator wait for its end
 
 
 if __name__ == "__main__":

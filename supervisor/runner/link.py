@@ -35,7 +35,6 @@ class Link:
         on_welcome: Callable[[Welcome], None],
         on_answer: Callable[[Answer], None],
         on_lost: Callable[[], None],
-        on_dismissed: Callable[[str], None],
     ) -> None:
         self._hello = hello
         self._file = coordinator_file
@@ -43,7 +42,6 @@ class Link:
         self._on_welcome = on_welcome
         self._on_answer = on_answer
         self._on_lost = on_lost
-        self._on_dismissed = on_dismissed
         self._channel: Channel | None = None
         self._is_welcome = False
         self._epoch = 0
@@ -92,18 +90,21 @@ class Link:
             case Welcome() as welcome:
                 if welcome.version not in VERSIONS:
                     raise RemoteProtocolError(f"the coordinator speaks version {welcome.version}")
+                self._see_epoch(welcome.epoch)
                 self._is_welcome = True
                 self._on_welcome(welcome)
             case Answer() as answer:
-                if answer.epoch < self._epoch:
-                    raise RemoteProtocolError(f"an answer of epoch {answer.epoch} after one of {self._epoch}")
-                self._epoch = answer.epoch
+                self._see_epoch(answer.epoch)
                 self._on_answer(answer)
-            case Rejected(reason=reason, is_final=is_final):
-                log.warning("coordinator_rejected_us", reason=reason, is_final=is_final)
+            case Rejected(reason=reason):
+                log.warning("coordinator_rejected_us", reason=reason)
                 channel.close()
-                if is_final:
-                    self._on_dismissed(reason)
+
+    def _see_epoch(self, epoch: int) -> None:
+        """A coordinator that has been replaced has nothing to say any more."""
+        if epoch < self._epoch:
+            raise RemoteProtocolError(f"epoch {epoch} after {self._epoch}")
+        self._epoch = epoch
 
     def _on_closed(self, channel: Channel) -> None:
         if self._channel is channel:

@@ -32,9 +32,10 @@ from protocol.member_events import (
     Tick,
 )
 from protocol.messages import encode
-from protocol.messages.member import Assignment, Hello, Offer, Renewal, Welcome
+from protocol.messages.member import Hello, Offer, Renewal, Welcome
 from protocol.messages.runner import Record, TakeOn
-from protocol.ranks import expand, inherited
+from protocol.ranks import inherited
+from protocol.text import one_line
 from protocol.versions import VERSIONS
 from supervisor.logs.segments import LogWriter
 from supervisor.runner import devices
@@ -54,6 +55,9 @@ an idle runner wakes up once, not twice."""
 
 MARKER_MAX_BYTES = 4096
 
+PERSIST_S = 2.0
+"""How long the record may take to reach the disk before everything else goes on without it."""
+
 
 class Ended(Exception):
     """Nothing is left to do."""
@@ -70,7 +74,11 @@ class Runner:
         self._job: Job | None = None
         self._driver: Driver[Event, Effect] | None = None
         self._workers: Workers | None = None
-        self._assignment: Assignment | None = None
+        self._helpers: set[int] = set()  # our own children that are no workers
+        self._nproc: int | None = None  # ranks this node can run, once they were counted
+        self._unwritten: bytes | None = None  # the newest record, if it is not on its way to the disk yet
+        self._writer: asyncio.Task[None] | None = None
+        self._disk_hangs = False
         self._ended = asyncio.Event()
         self._renewed = asyncio.Event()
         self._group = asyncio.TaskGroup()
@@ -83,7 +91,6 @@ class Runner:
             on_welcome=self._on_welcome,
             on_answer=lambda answer: self._put(Ordered(answer.order)),
             on_lost=lambda: self._put(Linked(up=False)),
-            on_dismissed=lambda reason: self._dismiss(),
         )
 
     async def run(self) -> None:
@@ -116,7 +123,14 @@ class Runner:
         self._driver = Driver(member, self._perform, Tick())
         logs_dir = Path(self._task.logs_dir)
         self._workers = Workers(
-            job, self._task.node, self._task.incarnation, self._logs, logs_dir, self._driver.put, self._group
+            job,
+            self._task.node,
+            self._task.incarnation,
+            self._logs,
+            logs_dir,
+            self._driver.put,
+            self._group,
+            self._helpers,
         )
         self._group.create_task(self._driver.run(), name="member")
 
@@ -141,7 +155,6 @@ class Runner:
         assert self._workers is not None
         match effect:
             case Spawn(assignment):
-                self._assignment = assignment
                 self._workers.launch(assignment)
             case Signal(rank, number, tree):
                 self._workers.signal(rank, number, whole_tree=tree)
@@ -150,39 +163,54 @@ class Runner:
             case Clear(generation, kill_at_s):
                 self._workers.clear(generation, kill_at_s)
             case LookUpOffer(not_port):
-                self._put(Offered(self._offer(not_port)))
-            case Persist(renewal, assignment):
-                await self._persist(renewal, assignment)
+                self._group.create_task(self._look_up_offer(not_port), name="offer")
+            case Persist(renewal):
+                await self._persist(renewal)
             case Renew(renewal):
                 self._link.send(renewal)
                 self._renewed.set()
             case End():
                 self._ended.set()
 
-    async def _persist(self, renewal: Renewal, assignment: Assignment | None) -> None:
-        record = Record(
-            run=self._task.run,
-            incarnation=self._task.incarnation,
-            job=self._job,
-            assignment=assignment,
-            renewal=renewal,
-        )
-        path = Path(self._task.run_dir) / f"{self._task.incarnation}.record"
+    async def _persist(self, renewal: Renewal) -> None:
+        """Put the record on disk before what is in it is told; a disk that hangs is waited for once, not for ever."""
+        self._unwritten = encode(Record(run=self._task.run, incarnation=self._task.incarnation, renewal=renewal))
+        if self._writer is None or self._writer.done():
+            self._writer = self._group.create_task(self._write_record(), name="record")
+            self._disk_hangs = False
+        if self._disk_hangs:
+            return
         try:
-            await asyncio.to_thread(write_whole, path, encode(record))
-        except OSError as exc:  # training goes on; only what a next supd could read is poorer
-            log.warning("record_unwritten", path=str(path), error=repr(exc))
+            async with asyncio.timeout(PERSIST_S):
+                await asyncio.shield(self._writer)
+        except TimeoutError:
+            self._disk_hangs = True
+            log.warning("record_unwritten", error=f"the disk hangs for {PERSIST_S:g} s")
 
-    def _offer(self, not_port: int | None) -> Offer:
+    async def _write_record(self) -> None:
+        path = Path(self._task.run_dir) / f"{self._task.incarnation}.record"
+        while (content := self._unwritten) is not None:
+            self._unwritten = None
+            try:
+                await asyncio.to_thread(write_whole, path, content)
+            except OSError as exc:  # training goes on; only what a next supd could read is poorer
+                log.warning("record_unwritten", path=str(path), error=repr(exc))
+
+    async def _look_up_offer(self, not_port: int | None) -> None:
+        """What this node can give; devices are counted once, and in a thread: a driver may take its time."""
         assert self._job is not None
         host = self._link.own_host
-        environ = {os.fsdecode(k): os.fsdecode(v) for k, v in inherited(self._job, os.environb).items()}
         try:
-            slots, how = devices.count_ranks(self._job.spec.topology.nproc_per_node, environ)
+            if self._nproc is None:
+                base = {os.fsdecode(k): os.fsdecode(v) for k, v in inherited(self._job, os.environb).items()}
+                wanted = self._job.spec.topology.nproc_per_node
+                self._nproc, how = await asyncio.to_thread(devices.count_ranks, wanted, base)
+                log.info("ranks_counted", ranks=self._nproc, how=how)
+            assert self._nproc is not None
+            offer = Offer(slots=self._nproc, address=host, port=free_port(host, not_port))
         except Refused as exc:
-            return Offer(slots=0, address=host, port=0, problem=f"{exc}; {exc.hint}")
-        log.debug("ranks_counted", slots=slots, how=how)
-        return Offer(slots=slots, address=host, port=free_port(host, not_port))
+            offer = Offer(slots=0, address=host, port=0, problem=one_line(f"{exc}; {exc.hint}"))
+        self._put(Offered(offer))
 
     # --- watching ------------------------------------------------------------------------------------------------
 
@@ -198,29 +226,11 @@ class Runner:
             assert self._workers is not None
             self._workers.reap()  # orphans that came to us; the ranks' ends are seen at once
             self._workers.look_for_oom()
-            path = self._marker_path()
-            if path is not None:
-                step = await asyncio.to_thread(read_step, path)
+            if self._workers.marker is not None:
+                step = await asyncio.to_thread(read_step, self._workers.marker)
                 if step is not None and step != saved:
                     saved = step
                     self._put(Saved(step))
-
-    def _marker_path(self) -> Path | None:
-        assert self._job is not None
-        marker = self._job.spec.checkpoint.marker
-        if not marker or self._assignment is None:
-            return None
-        names = {
-            "job": self._job.spec.name,
-            "run": self._job.run,
-            "gen": str(self._assignment.generation),
-            "node": self._task.node,
-            "rank": str(self._assignment.first_rank),
-            "local_rank": "0",
-        }
-        env = inherited(self._job, os.environb)
-        env |= {name.encode(): value.encode() for name, value in self._job.spec.run.env.items()}
-        return Path(self._job.submitter.folder, expand(marker, names, env))
 
     def _watch_guard(self, pid: int) -> None:
         """When the guard dies, start another (docs/decisions/001)."""
@@ -245,8 +255,7 @@ class Runner:
         except OSError as exc:
             log.error("guard_unreplaced", error=repr(exc))
             return
-        if self._workers is not None:
-            self._workers.helpers.add(guard.pid)
+        self._helpers.add(guard.pid)
         pidfd = os.pidfd_open(guard.pid)
         asyncio.get_running_loop().add_reader(pidfd, self._on_guard_ended, pidfd)
 

@@ -15,6 +15,7 @@ from protocol.errors import Refused
 from protocol.job import Job
 from protocol.member_events import Cleared, Event, Exited, Launched, Started
 from protocol.messages.member import Assignment, RankExit, SpawnFailure
+from protocol.text import one_line
 from supervisor.logs.segments import LogWriter, generation_dir
 from supervisor.runner import devices, spawn
 from supervisor.runner.oom import OomWatch
@@ -56,7 +57,7 @@ class _End:
 
 
 class Workers:
-    """All processes below this runner but the guard's replacement (`helpers`)."""
+    """All processes below this runner but its own `helpers` (the guard's replacement)."""
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class Workers:
         logs_dir: Path,
         put: Callable[[Event], None],
         tasks: asyncio.TaskGroup,
+        helpers: set[int],
     ) -> None:
         self._job = job
         self._node = node
@@ -83,7 +85,8 @@ class Workers:
         self._kill_at_s = 0.0
         self._leftovers_due = False
         self._oom = OomWatch()
-        self.helpers: set[int] = set()
+        self._helpers = helpers
+        self.marker: Path | None = None  # of the newest generation: the file that tells the last checkpoint
 
     # --- launching -----------------------------------------------------------------------------------------------
 
@@ -98,15 +101,15 @@ class Workers:
         failure: SpawnFailure | None = None
         try:
             env_file = await self._read_env_file()
+            base = ranks.inherited(self._job, os.environb)
             for local_rank in range(assignment.nproc):
-                pids.append(self._spawn(assignment, local_rank, env_file))
+                pids.append(self._spawn(assignment, local_rank, base, env_file))
                 await asyncio.sleep(0)  # renewals go out between two spawns
-        except Refused as exc:
-            failure = SpawnFailure(rank=assignment.first_rank + len(pids), path="devices", reason=str(exc))
-        except spawn.SpawnError as exc:
-            failure = SpawnFailure(rank=assignment.first_rank + len(pids), path=exc.path, reason=exc.reason)
-        if failure is not None:
-            log.warning("worker_spawn_failed", rank=failure.rank, path=failure.path, reason=failure.reason)
+        except (Refused, spawn.SpawnError) as exc:
+            path, reason = (exc.path, exc.reason) if isinstance(exc, spawn.SpawnError) else ("devices", str(exc))
+            rank = assignment.first_rank + len(pids)
+            failure = SpawnFailure(rank=rank, path=one_line(path), reason=one_line(reason))
+            log.warning("worker_spawn_failed", rank=rank, path=failure.path, reason=failure.reason)
         held, self._held = self._held, None
         self._put(Launched(assignment.generation, tuple(pids), failure))
         for seen in held:
@@ -125,10 +128,11 @@ class Workers:
             raise spawn.SpawnError(str(path), "; ".join(problems[:5]))
         return values
 
-    def _spawn(self, assignment: Assignment, local_rank: int, env_file: dict[str, str]) -> int:
+    def _spawn(self, assignment: Assignment, local_rank: int, base: ranks.Environment, env_file: dict[str, str]) -> int:
         rank = assignment.first_rank + local_rank
-        daemon_env = dict(os.environb)
-        command = ranks.command(self._job, assignment, self._seat(assignment, local_rank), daemon_env, env_file)
+        command = ranks.command(self._job, assignment, self._place(assignment, local_rank, base), base, env_file)
+        if local_rank == 0:
+            self.marker = Path(os.fsdecode(command.marker)) if command.marker else None
         limits = self._job.submitter.limits | self._job.spec.run.limits
         spawned = spawn.spawn(
             spawn.WorkerCommand(
@@ -152,21 +156,20 @@ class Workers:
         log.info("worker_spawned", generation=generation, rank=rank, pid=main.spawned.pid)
         return spawned.pid
 
-    def _seat(self, assignment: Assignment, local_rank: int) -> ranks.Seat:
+    def _place(self, assignment: Assignment, local_rank: int, base: ranks.Environment) -> ranks.Place:
         rank = assignment.first_rank + local_rank
-        return ranks.Seat(
+        return ranks.Place(
             node=self._node,
             local_rank=local_rank,
             incarnation=self._incarnation,
             error_file=str(generation_dir(self._logs_dir, assignment.generation) / f"rank-{rank:05d}.error.json"),
-            device=self._device(local_rank),
+            device=self._device(local_rank, base),
             cpus=len(os.sched_getaffinity(0)),
         )
 
-    def _device(self, local_rank: int) -> str | None:
+    def _device(self, local_rank: int, base: ranks.Environment) -> str | None:
         if self._job.spec.devices.visibility != "virtual":
             return None
-        base = ranks.inherited(self._job, dict(os.environb))
         return devices.virtual_device(local_rank, {os.fsdecode(k): os.fsdecode(v) for k, v in base.items()})
 
     # --- signals -------------------------------------------------------------------------------------------------
@@ -197,7 +200,7 @@ class Workers:
     def _leftovers(self) -> list[tree.Process]:
         if not tree.has_children():
             return []  # as a rule; the process table of a large machine takes long to read
-        return [p for p in tree.leftovers(os.getpid(), set(self._mains), self.helpers) if p.is_alive]
+        return [p for p in tree.leftovers(os.getpid(), set(self._mains), self._helpers) if p.is_alive]
 
     # --- ends ----------------------------------------------------------------------------------------------------
 
@@ -215,7 +218,7 @@ class Workers:
                 self._on_main_ended(main)
             else:
                 os.waitpid(ended.si_pid, os.WNOHANG)
-                self.helpers.discard(ended.si_pid)
+                self._helpers.discard(ended.si_pid)
 
     def _on_main_ended(self, main: _Main) -> None:
         self._loop.remove_reader(main.spawned.pidfd)

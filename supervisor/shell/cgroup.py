@@ -5,7 +5,11 @@ Used by supd, the runner and the guard, so it is kept light: strings instead of 
 Formats: proc_pid_mountinfo(5), cgroups(7), and the kernel's admin-guide/cgroup-v2.
 """
 
+import errno
 import os
+
+NOTHING_SEEN = frozenset({errno.EMFILE, errno.ENFILE})
+"""Errors after which nothing is known: no descriptor was left to look with. All others mean that it is not there."""
 
 _PREFIX = "supd-"
 
@@ -67,11 +71,13 @@ def parse_memberships(text: str) -> dict[str, str]:
 
 
 def read_text(path: str) -> str:
-    """The content of a small kernel file; "" where it cannot be read."""
+    """The content of a small kernel file; "" where it cannot be read. Raises OSError of NOTHING_SEEN."""
     try:
         with open(path, "rb", buffering=0) as file:  # read every second: without buffers it takes half the time
             return os.fsdecode(file.readall())
-    except OSError:
+    except OSError as exc:
+        if exc.errno in NOTHING_SEEN:
+            raise
         return ""
 
 

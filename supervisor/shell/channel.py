@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import cast
 
-from protocol.errors import RemoteProtocolError
+from protocol.errors import ProtocolError
 from protocol.framing import FrameDecoder, encode_frame
 
 SEND_QUEUE_MAX_BYTES = 64 * 1024 * 1024
@@ -44,7 +44,7 @@ class Channel(asyncio.Protocol):
             for frame in self._decoder.feed(data):
                 if self.is_open:  # a frame may have cost it the connection
                     self._on_frame(self, frame)
-        except RemoteProtocolError as exc:
+        except ProtocolError as exc:
             self.abort(str(exc))
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -212,9 +212,14 @@ def _real_uid(pid: int) -> int | None:
 
 
 def _read(path: str, limit_bytes: int) -> bytes:
-    """The start of a file in /proc; b"" for a process that is gone or may not be read."""
+    """The start of a file in /proc; b"" for a process that is gone or may not be read.
+
+    Raises OSError where no descriptor is left to look with: what cannot be seen is not proven gone.
+    """
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(limit_bytes) or b""
-    except OSError:
+    except OSError as exc:
+        if exc.errno in cgroup.NOTHING_SEEN:
+            raise
         return b""

@@ -217,4 +217,4 @@ def one_run(run: RunStatus, *rest: Step) -> Script:
     return script
 
 
-NO_SUCH_RUN = Failure(code="F010", message="no run or job nosuch", hint="supctl status", exit_code=3)
+NO_SUCH_RUN = Failure(code="F102", message="no run or job nosuch", hint="supctl status", exit_code=3)

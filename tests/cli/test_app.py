@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,20 @@ def test_the_overview_names_every_command(supctl: Supctl, argv: list[str]) -> No
     result = supctl(*argv)
     assert result.code == 0
     assert all(re.search(rf"^  {name} +\S", result.out, re.MULTILINE) for name in COMMANDS)
+
+
+@pytest.mark.parametrize("argv", [["--help", "stop"], ["-q", "-h", "stop"], ["--version", "stop"]])
+def test_whoever_asks_for_help_or_the_version_gets_that_and_nothing_is_done(
+    supctl: Supctl, daemon: Daemon, argv: list[str]
+) -> None:
+    fake = daemon(lambda _request: [])
+    assert supctl(*argv).code == 0
+    assert fake.requests == []
+
+
+def test_the_version_of_supctl_can_be_had_without_a_daemon(supctl: Supctl) -> None:
+    result = supctl("--version")
+    assert (result.code, result.out, result.err) == (0, f"supctl {version('supd')}\n", "")
 
 
 def test_global_options_may_stand_before_and_behind_the_command(supctl: Supctl, daemon: Daemon) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.framing import MAX_FRAME_BYTES
-from protocol.messages.control import CONTROL_VERSION, Done, Greeting, Statuses, Watch
+from protocol.messages.control import CONTROL_VERSION, Done, End, Greeting, Statuses, Watch
 from supervisor.cli import client
 from supervisor.cli.client import Client, ConnectionLost
 from tests.cli.conftest import Daemon, Supctl, a_run, one_run
@@ -119,6 +119,14 @@ def test_a_stream_that_is_silent_asks_whether_its_supd_lives_and_goes_on_if_so(
     more.set()
     assert any(isinstance(reply, Statuses) for reply in replies)
     assert len(fake.requests) == 1
+
+
+def test_a_stream_ends_with_its_end_and_not_with_its_connection(daemon: Daemon, address: str) -> None:
+    more = threading.Event()
+    daemon(lambda _request: [Statuses(runs=(a_run(),)), End(), more])
+    replies = Client(address, print).stream(Watch(run="hello@1a2b3c", follow=True), 0.05)
+    assert [type(reply) for reply in replies if reply is not None] == [Statuses]
+    more.set()
 
 
 def test_a_stream_whose_supd_hangs_ends(daemon: Daemon, address: str, monkeypatch: pytest.MonkeyPatch) -> None:

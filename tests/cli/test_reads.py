@@ -169,7 +169,7 @@ def test_an_error_as_json_goes_to_stderr_and_leaves_stdout_empty(supctl: Supctl,
     assert (result.code, result.out) == (3, "")
     assert json.loads(result.err) == {
         "schema": "supctl.error/1",
-        "code": "F010",
+        "code": "F102",
         "message": "no run or job nosuch",
         "hint": "supctl status",
         "where": {},

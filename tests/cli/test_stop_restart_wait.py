@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from protocol.messages.control import (
+    REASON_MAX,
     Done,
     End,
     Failure,
@@ -22,6 +23,7 @@ from supervisor.cli import follow
 from tests.cli.conftest import NO_SUCH_RUN, Daemon, Script, Step, Supctl, a_run, one_run
 
 RUN = "hello@1a2b3c"
+STOPPING = Done(run=RUN, runs=(RUN,))
 STOPPED = a_run(state="stopped", is_final=True, ranks_running=0)
 
 
@@ -47,7 +49,7 @@ def scripted(before: RunStatus, replies: Sequence[Step], watched: Sequence[Step]
 
 
 def test_stop_waits_until_the_run_is_gone(supctl: Supctl, daemon: Daemon) -> None:
-    fake = daemon(scripted(a_run(), [Done(run=RUN)], [shown(state="stopping"), Statuses(runs=(STOPPED,))]))
+    fake = daemon(scripted(a_run(), [STOPPING], [shown(state="stopping"), Statuses(runs=(STOPPED,))]))
     result = supctl("stop", "hello", "--grace", "1m30s")
     assert result.code == 0
     first, last = result.err.splitlines()
@@ -58,7 +60,7 @@ def test_stop_waits_until_the_run_is_gone(supctl: Supctl, daemon: Daemon) -> Non
 
 
 def test_stop_now_gives_no_grace(supctl: Supctl, daemon: Daemon) -> None:
-    fake = daemon(scripted(a_run(), [Done(run=RUN)], [Statuses(runs=(STOPPED,))]))
+    fake = daemon(scripted(a_run(), [STOPPING], [Statuses(runs=(STOPPED,))]))
     assert "SIGKILL now" in supctl("stop", "--now").err
     assert StopRun(run=RUN, now=True) in fake.requests
 
@@ -86,7 +88,7 @@ def test_a_slow_stop_says_how_many_ranks_are_left(
 ) -> None:
     monkeypatch.setattr(follow, "SILENT_S", 0.0)
     stopping = shown(state="stopping", ranks_running=3)
-    daemon(scripted(a_run(), [Done(run=RUN)], [stopping, Statuses(runs=(STOPPED,))]))
+    daemon(scripted(a_run(), [STOPPING], [stopping, Statuses(runs=(STOPPED,))]))
     assert "… waiting for 3 of 4 ranks to end\n" in supctl("stop").err
 
 
@@ -101,7 +103,7 @@ def test_an_unknown_run_is_code_3_with_the_daemons_hint(supctl: Supctl, daemon: 
 def test_several_active_runs_are_listed_by_the_daemon_and_the_choice_is_left_to_the_user(
     supctl: Supctl, daemon: Daemon
 ) -> None:
-    several = Failure(code="F011", message="several runs are active: a@1, b@2", hint="supctl stop a@1", exit_code=2)
+    several = Failure(code="F103", message="several runs are active: a@1, b@2", hint="supctl stop a@1", exit_code=2)
     daemon(lambda _request: [several])
     result = supctl("stop")
     assert (result.code, "a@1, b@2" in result.err) == (2, True)
@@ -114,6 +116,31 @@ def test_restart_returns_when_the_next_generation_runs(supctl: Supctl, daemon: D
     assert result.code == 0
     assert "✓ generation 1 runs   4/4 ranks" in result.err
     assert RestartRun(run=RUN, reason="rank 1 slow") in fake.requests
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("x" * (REASON_MAX + 1), "at most 300 characters, not 301"),
+        ("new\ndata", "one line, without control characters"),
+        ("\x1b[31mred", "one line, without control characters"),
+        ("a\u2028b", "one line, without control characters"),
+    ],
+)
+def test_a_reason_that_does_not_fit_on_one_line_is_a_usage_error_and_nothing_is_restarted(
+    supctl: Supctl, daemon: Daemon, reason: str, words: str
+) -> None:
+    fake = daemon(scripted(a_run(), [], []))
+    result = supctl("restart", "--reason", reason)
+    assert (result.code, f"--reason: {words}" in result.err) == (2, True)
+    assert fake.requests == []
+
+
+def test_a_reason_may_be_as_long_as_supd_takes_it_and_in_any_script(supctl: Supctl, daemon: Daemon) -> None:
+    reason = "データ　" + "x" * (REASON_MAX - 4)
+    fake = daemon(scripted(a_run(), [Done(run=RUN)], [shown(generation=1)]))
+    assert supctl("restart", "--reason", reason).code == 0
+    assert RestartRun(run=RUN, reason=reason) in fake.requests
 
 
 @pytest.mark.parametrize(("state", "code"), [("failed", 4), ("stopped", 5), ("succeeded", 0)])
@@ -151,6 +178,22 @@ def test_wait_ends_when_the_condition_is_reached_or_no_longer_can_be(
         f"hello@1a2b3c  {state} generation 0  why",
     ]
     assert ("→ supctl status" in result.err) == (code != 0)
+
+
+@pytest.mark.parametrize(
+    ("condition", "what"), [("succeeded", "to succeed"), ("finished", "to finish"), ("running", "to run")]
+)
+def test_a_wait_for_a_run_that_waits_for_nothing_itself_says_what_it_is_there_for(
+    supctl: Supctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, condition: str, what: str
+) -> None:
+    monkeypatch.setattr(follow, "SILENT_S", 0.0)
+    starting, over = shown(state="starting"), shown(state="succeeded", is_final=True)
+    daemon(scripted(a_run(), [], [starting, starting, over]))
+    assert supctl("wait", "hello", "--for", condition).err.splitlines() == [
+        "hello@1a2b3c  starting generation 0",
+        f"… waiting for hello@1a2b3c {what}",
+        "hello@1a2b3c  succeeded generation 0",
+    ]
 
 
 def test_wait_that_times_out_is_124(supctl: Supctl, daemon: Daemon) -> None:

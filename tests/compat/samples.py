@@ -202,7 +202,7 @@ VERSION_1: dict[str, Samples] = {
         [
             m.Welcome(version=1, epoch=7, job=JOB),
             m.Welcome(version=1, epoch=7, job=SMALL_JOB),
-            m.Rejected(reason="this is fleet a, not b", is_final=True),
+            m.Rejected(reason="this is fleet a, not b"),
             m.Answer(number=9, epoch=7, order=m.Run(assignment=ASSIGNMENT)),
             m.Answer(number=9, epoch=7, order=m.Stop(generation=3, grace_s=5.0, now=True)),
             m.Answer(number=9, epoch=7, order=m.Stop(generation=3)),
@@ -230,8 +230,8 @@ VERSION_1: dict[str, Samples] = {
     "record": (
         decode_record,
         [
-            Record(run="train@1a2b3c", incarnation="00ff", job=JOB, assignment=ASSIGNMENT, renewal=RENEWAL),
-            Record(run="train@1a2b3c", incarnation="00ff", job=None, assignment=None, renewal=m.Renewal(number=1)),
+            Record(run="train@1a2b3c", incarnation="00ff", renewal=RENEWAL),
+            Record(run="train@1a2b3c", incarnation="00ff", renewal=m.Renewal(number=1)),
         ],
     ),
     "run-record": (
@@ -242,7 +242,7 @@ VERSION_1: dict[str, Samples] = {
                 generation=3,
                 seats=(Seat(node="n2", incarnation="00ff", assignment=ASSIGNMENT),),
                 has_started=True,
-                ledger=Ledger(used=2, streak=1, saved_step=12000),
+                ledger=Ledger(used=2, streak=1, lost=1, saved_step=12000),
                 backoff_s=2.5,
                 restart_reason="rank 4 was killed",
                 stop=m.Stop(generation=3, grace_s=5.0),

@@ -36,9 +36,11 @@ HELLO = encode_frame(encode(GREETING))
 
 
 def start(request_id: str, name: str = "job", command: str = '["sleep", "3600"]') -> Start:
+    """A job of one rank that is never restarted."""
+    tables = f'[run]\ncommand = {command}\n[topology]\nnproc_per_node = 1\n[restart]\npolicy = "never"\n'
     return Start(
         request_id=request_id,
-        job_file=f'name = "{name}"\n[run]\ncommand = {command}\n[topology]\nnproc_per_node = 1\n'.encode(),
+        job_file=f'name = "{name}"\n{tables}'.encode(),
         source="job.toml",
         folder="/",
         python=sys.executable,

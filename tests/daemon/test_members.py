@@ -100,7 +100,7 @@ async def test_a_runner_that_does_not_fit_is_told_why_and_left_alone(
         assert isinstance(started, Done)
         async with calling(config) as caller:
             caller.say(hello(config, started.run, **changed))
-            assert await caller.hear() == Rejected(reason=reason, is_final=False)  # R6: it goes on
+            assert await caller.hear() == Rejected(reason=reason)  # R6: it goes on
             assert await caller.hear() is None
 
 

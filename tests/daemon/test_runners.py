@@ -137,7 +137,7 @@ async def test_the_end_of_a_runner_is_told_once_with_its_last_words_and_its_run_
         await wait_for("a runner", lambda: guards() and below(guards()[0]))
         await wait_for("it to be given", lambda: (here.config.state_dir / "runs" / "j@1").is_dir())
         (incarnation,) = here.incarnations()
-        record = Record(run="j@1", incarnation=incarnation, job=None, assignment=None, renewal=Renewal(number=7))
+        record = Record(run="j@1", incarnation=incarnation, renewal=Renewal(number=7))
         write_whole(here.config.state_dir / "runs" / "j@1" / f"{incarnation}.record", encode(record))
         for pid in [*below(guards()[0]), *guards()]:
             os.kill(pid, signal.SIGKILL)

@@ -183,7 +183,7 @@ class World:
             case m.LookUpOffer(not_port):
                 port = self.rng.choice([p for p in range(1000, 1010) if p != not_port])
                 self.give(runner, m.Offered(Offer(slots=NPROC, address="127.0.0.1", port=port)))
-            case m.Persist(renewal, _):
+            case m.Persist(renewal):
                 runner.record = renewal
             case m.Renew(renewal):
                 self.transmit(lambda: self.tell(c.Heard(NODE, runner.incarnation, renewal)))

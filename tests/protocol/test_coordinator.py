@@ -326,7 +326,7 @@ def test_a_runner_that_is_gone_ends_its_generation_uncharged_and_is_replaced() -
     effects = fleet.gone(5.0, "a1")
     assert notes(effects) == ["runner.lost", "incident.opened", "generation.ended", "restart.decided"]
     assert wanted_runners(effects) == ["a"]
-    assert (fleet.phase, fleet.record.ledger) == ("forming", Ledger(used=0, streak=1))
+    assert (fleet.phase, fleet.record.ledger) == ("forming", Ledger(used=0, streak=1, lost=1))
     effects = fleet.offers(6.0, "a2", port=4001)
     assert [type(order) for order in orders(effects).values()] == [Run]
     assert fleet.record.seats[0].incarnation == "a2"
@@ -415,6 +415,12 @@ def test_a_run_that_is_over_keeps_how_its_ranks_ended() -> None:
     fleet.hears(5.0, "a1", Part.FINISHED, 0, *FINISHED)
     del fleet.last["a1"]
     assert fleet.restarted(6.0).coordinator.parts["a"].ranks == FINISHED
+
+
+def test_a_run_that_is_over_wants_no_runner_from_the_next_supd() -> None:
+    fleet = running()
+    fleet.hears(5.0, "a1", Part.FINISHED, 0, *FINISHED)
+    assert Fleet(record=fleet.record).at(6.0, Opened()) == []
 
 
 def test_a_runner_that_comes_begins_the_count_of_failed_starts_anew() -> None:

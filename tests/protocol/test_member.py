@@ -51,17 +51,17 @@ def test_a_new_runner_reports_itself_and_looks_up_what_its_node_can_give() -> No
 
 def test_an_order_to_run_is_carried_out_at_once_and_on_disk_before_anything_of_it_is_told() -> None:
     given = assignment()
-    assert idle().told(1.0, Run(assignment=given)) == [Spawn(given), Persist(renewal(2, Part.LAUNCHING), given)]
+    assert idle().told(1.0, Run(assignment=given)) == [Spawn(given), Persist(renewal(2, Part.LAUNCHING))]
 
 
 def test_ranks_are_reported_as_launched_and_run_once_the_last_has_started() -> None:
     stage, given = idle(), assignment()
     stage.told(1.0, Run(assignment=given))
     report = renewal(3, Part.LAUNCHED, 0, rank(0, started=False), rank(1, started=False))
-    assert stage.at(1.0, Launched(0, (100, 101))) == [Persist(report, given), Renew(report)]
+    assert stage.at(1.0, Launched(0, (100, 101))) == [Persist(report), Renew(report)]
     assert stage.at(2.0, Started(0, 1)) == []
     report = renewal(4, Part.RUNNING, 0, rank(0), rank(1))
-    assert stage.at(2.5, Started(0, 0)) == [Persist(report, given), Renew(report)]
+    assert stage.at(2.5, Started(0, 0)) == [Persist(report), Renew(report)]
 
 
 def test_a_silent_rank_counts_as_started_when_it_has_lived_for_start_after() -> None:
@@ -96,14 +96,14 @@ def test_a_failure_ends_the_other_ranks_at_once_and_without_being_told_to() -> N
     assert stage.exits(5.0, 1, exited(1)) == [
         Signal(0, TERM, tree=False),
         TermLeftovers(),
-        Persist(report, assignment()),
+        Persist(report),
         Renew(report),
     ]
     assert stage.exits(6.0, 0, exited(signal=TERM)) == [TermLeftovers(), Clear(0, kill_at_s=35.0)]
     report = renewal(
         5, Part.STOPPED, 0, rank(0, exited(signal=TERM, order=1, by_us=True)), rank(1, exited(1)), stuck_pids=(77,)
     )
-    assert stage.at(7.0, Cleared(0, (77,))) == [Persist(report, assignment()), LookUpOffer(PORT)]
+    assert stage.at(7.0, Cleared(0, (77,))) == [Persist(report), LookUpOffer(PORT)]
     told = msgspec.structs.replace(report, number=6, offer=offer(port=4001))
     assert stage.at(7.0, Offered(offer(port=4001))) == [Renew(told)]
 
@@ -113,7 +113,7 @@ def test_a_rank_that_cannot_be_spawned_ends_the_others_at_once() -> None:
     stage.told(1.0, Run(assignment=assignment()))
     effects = stage.at(1.5, Launched(0, (100,), NO_FILE))
     report = renewal(3, Part.STOPPING, 0, rank(0, started=False), spawn_failure=NO_FILE)
-    assert effects == [Signal(0, TERM, tree=False), Persist(report, assignment()), Renew(report)]
+    assert effects == [Signal(0, TERM, tree=False), Persist(report), Renew(report)]
 
 
 def test_when_no_rank_at_all_can_be_spawned_there_is_only_the_clearing() -> None:
@@ -175,7 +175,7 @@ def test_an_order_to_run_the_next_generation_first_ends_the_present_one() -> Non
 def test_a_stop_of_a_generation_that_was_never_launched_here_is_answered_and_it_never_will_be() -> None:
     stage = idle()
     report = renewal(3, Part.STOPPED, 4, offer=offer())
-    assert stage.told(1.0, Stop(generation=4)) == [Persist(report, None), Renew(report)]
+    assert stage.told(1.0, Stop(generation=4)) == [Persist(report), Renew(report)]
     assert stage.told(2.0, Run(assignment=assignment(4))) == []
     assert without_reports(stage.told(2.0, Run(assignment=assignment(5)))) == [Spawn(assignment(5))]
 
@@ -278,7 +278,7 @@ def test_a_checkpoint_is_in_the_next_report_and_on_disk_before_it() -> None:
     stage = running()
     assert stage.at(2.5, Saved(400)) == []
     report = renewal(stage.member.report().number + 1, Part.RUNNING, 0, rank(0), rank(1), saved_step=400)
-    assert stage.at(3.0, Tick()) == [Persist(report, assignment()), Renew(report)]
+    assert stage.at(3.0, Tick()) == [Persist(report), Renew(report)]
 
 
 def test_an_exit_during_a_stop_is_on_disk_before_it_is_told() -> None:
@@ -288,7 +288,7 @@ def test_an_exit_during_a_stop_is_on_disk_before_it_is_told() -> None:
     report = renewal(
         stage.member.report().number + 1, Part.STOPPING, 0, rank(0, exited(signal=TERM, by_us=True)), rank(1)
     )
-    assert stage.at(6.0, Tick()) == [Persist(report, assignment()), Renew(report)]
+    assert stage.at(6.0, Tick()) == [Persist(report), Renew(report)]
 
 
 def test_offers_are_renewed_while_nothing_runs_and_never_with_the_last_generations_port() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from protocol.job import DevicesTable, JobSpec, RestartTable, RunTable
-from protocol.ranks import Command, Environment, Seat, command, expand, inherited, interpreter, parse_env_file
+from protocol.ranks import Command, Environment, Place, command, expand, inherited, interpreter, parse_env_file
 from tests.protocol.build import assignment, job_spec, submitted
 
 NASTY = {
@@ -24,8 +24,8 @@ NASTY = {
 """H76, H77, H78."""
 
 
-def seat(local_rank: int = 1, **more: Any) -> Seat:
-    return Seat(node="n1", local_rank=local_rank, incarnation="f00d", error_file="/logs/rank.error.json", **more)
+def seat(local_rank: int = 1, **more: Any) -> Place:
+    return Place(node="n1", local_rank=local_rank, incarnation="f00d", error_file="/logs/rank.error.json", **more)
 
 
 def command_of(
@@ -34,12 +34,14 @@ def command_of(
     submitter: Mapping[str, Any] | None = None,
     daemon_env: Environment | None = None,
     env_file: dict[str, str] | None = None,
-    place: Seat | None = None,
+    place: Place | None = None,
     generation: int = 3,
     **changed: Any,
 ) -> Command:
     job = submitted(spec, **(submitter or {}))
-    return command(job, assignment(generation, **changed), place or seat(), daemon_env or {}, env_file or {})
+    return command(
+        job, assignment(generation, **changed), place or seat(), inherited(job, daemon_env or {}), env_file or {}
+    )
 
 
 def env_of(spec: JobSpec, **given: Any) -> dict[str, str]:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.job import RestartTable
-from protocol.restart import Again, Failure, GiveUp, Ledger, backoff_s, decide
+from protocol.restart import LOST_IN_A_ROW_MAX, Again, Failure, GiveUp, Ledger, backoff_s, decide
 
 TABLE = RestartTable(max_restarts=3, backoff_s=5.0, backoff_max_s=120.0, stable_after_s=600.0)
 
@@ -152,3 +152,8 @@ def test_the_budget_is_exact(limit: int) -> None:
 
 def test_minus_one_restart_is_no_limit() -> None:
     assert all(isinstance(d, Again) for d in story(RestartTable(max_restarts=-1), [failure()] * 2000))
+
+
+def test_a_run_that_only_ever_loses_its_runner_is_given_up_in_the_end() -> None:
+    decisions = story(TABLE, [failure(infrastructure=True)] * (LOST_IN_A_ROW_MAX + 1))
+    assert [type(decision) for decision in decisions] == [*[Again] * LOST_IN_A_ROW_MAX, GiveUp]

@@ -12,7 +12,7 @@ import pytest
 from protocol import coordinator_events, job, restart
 from protocol.messages import control, member, runner
 from protocol.messages.control import Outcome
-from protocol.tables import Schema
+from protocol.tables import Kind, Schema
 from supervisor.cli.app import ALIASES, COMMANDS
 from supervisor.shell import config
 
@@ -58,11 +58,41 @@ def test_every_key_of_a_file_is_documented_and_nothing_else_is(page: str, schema
     known = {f"{table}.{key}" for table, keys in schema.tables.items() for key in keys} | set(schema.top)
     documented = []
     for heading, cells in rows(page):
-        if re.fullmatch(r"[JS][0-9]{3}", in_code(cells[0])[0]) or "code" in heading:
-            continue
         table = heading.strip("[]") if heading.startswith("[") else ""
         documented += [f"{table}.{key}" if table else key for key in in_code(cells[0])]
     assert sorted(documented) == sorted(known)
+
+
+# --- error codes -------------------------------------------------------------------------------------------------
+
+LETTERS_OF_KINDS = {"protocol/job.py": "J", "supervisor/shell/config.py": "S"}
+"""The files that speak of one of the two files only; what others find wrong can be wrong with both."""
+
+
+def error_codes() -> set[str]:
+    """Every code in the source: written out, or a letter before a `Kind`."""
+    found = set()
+    for folder in ("protocol", "supervisor"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            letters = LETTERS_OF_KINDS.get(str(path.relative_to(ROOT)), "JS")
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.Constant(value=str(text)) if re.fullmatch("[A-Z][0-9]{3}", text):
+                        found.add(text)
+                    case ast.Attribute(value=ast.Name(id="Kind"), attr=name):
+                        found |= {f"{letter}{Kind[name]:03}" for letter in letters}
+                    case _:
+                        pass
+    return found
+
+
+def test_every_error_code_is_documented_with_its_meaning_and_mend_and_no_other_is() -> None:
+    documented = []
+    for _, (codes, meaning, mend) in rows("error-codes.md"):
+        documented += in_code(codes)
+        assert meaning, codes
+        assert mend, codes
+    assert sorted(documented) == sorted(error_codes())
 
 
 # --- commands ----------------------------------------------------------------------------------------------------
@@ -82,13 +112,16 @@ def test_every_command_and_every_option_of_it_is_documented(command: str) -> Non
     assert {option for option in options_of(command) if option not in page} == set()
 
 
-def test_no_command_and_no_option_is_documented_that_is_not_there() -> None:
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+def test_no_page_names_a_command_that_is_not_there(path: Path) -> None:
+    code = " ".join(re.findall("(?s)```.*?```|`[^`\n]+`", path.read_text()))
+    assert set(re.findall(r"supctl ([a-z]+)", code)) <= {*COMMANDS, *ALIASES}
+
+
+def test_no_option_is_documented_that_is_not_there() -> None:
     page = (DOCS / "cli.md").read_text()
-    code = " ".join(re.findall("(?s)```.*?```|`[^`\n]+`", page))
-    commands = set(re.findall(r"supctl ([a-z]+)", code))
-    assert commands <= {*COMMANDS, *ALIASES}
     options = set(re.findall(r"--[a-z][a-z-]*", page))
-    assert options <= {"--addr", "--quiet", "--color", "--help"}.union(*map(options_of, COMMANDS))
+    assert options <= {"--addr", "--quiet", "--color", "--help", "--version"}.union(*map(options_of, COMMANDS))
 
 
 # --- events ------------------------------------------------------------------------------------------------------

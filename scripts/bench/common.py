@@ -21,6 +21,7 @@ QUIET_SHARE = 0.08
 """Of all CPUs, what others may use for the machine to count as quiet."""
 
 QUIET_WINDOW_S = 0.5
+ROUNDS_MAX = 1000
 
 
 class Options(argparse.Namespace):
@@ -36,7 +37,7 @@ class Options(argparse.Namespace):
 def parser(description: str | None, rounds: int) -> argparse.ArgumentParser:
     """The shared options; `rounds` is the default."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--rounds", type=int, default=rounds, help="measured rounds (default %(default)s)")
+    parser.add_argument("--rounds", type=_count, default=rounds, help="measured rounds (default %(default)s)")
     parser.add_argument(
         "--venv",
         type=Path,
@@ -53,6 +54,12 @@ def parser(description: str | None, rounds: int) -> argparse.ArgumentParser:
         help="longest wait for a quiet machine before each start (default %(default)s)",
     )
     return parser
+
+
+def _count(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= ROUNDS_MAX:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"not a number from 1 to {ROUNDS_MAX}: {text}")
 
 
 def commands(options: Options) -> Path:

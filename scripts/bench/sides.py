@@ -240,6 +240,7 @@ class Supd(Side):
             f'[listen]\ncontrol = "{control}"\npeer = "127.0.0.1:0"\n[state]\ndir = "{self.folder}/state"\n'
         )
         self._client: subprocess.Popen[bytes] | None = None
+        self._used: set[str] = set()
         self._daemon = self._popen([str(commands / "supd"), "run", "--config", str(config)], "supd")
         try:
             wait_for("supd to answer", self._answers)
@@ -266,6 +267,7 @@ class Supd(Side):
             f'name = "bench"\n[run]\nscript = "{self.worker}"\npython = "{self.python}"\n'
             f'[topology]\nnproc_per_node = {ranks}\n[restart]\nbackoff = "0s"\nmax_restarts = 10\n'
         )
+        self._used = self._runners()
         begun_s = now_s()
         self._client = self._popen([str(self.commands / "supctl"), "start", str(job)], "supctl")
         return begun_s
@@ -277,6 +279,12 @@ class Supd(Side):
                 raise MeasurementFailed(f"supctl start ended with {code}: {self._tail('supctl')}")
             self._client = None
         self.supctl("stop", "bench", "--now")
+        # supd makes the next runner ready a moment after a start. That must not fall into what is measured next.
+        wait_for("the next ready runner", lambda: self._runners() and not self._runners() & self._used)
+
+    def _runners(self) -> set[str]:
+        """The runners there are, by the names of their locks."""
+        return {lock.name for lock in (self.folder / "state" / "runners").glob("*.lock")}
 
     def close(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

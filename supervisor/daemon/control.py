@@ -48,6 +48,8 @@ log = structlog.get_logger()
 
 CLIENTS_MAX = 1000
 REQUEST_TIMEOUT_S = 30.0
+ASK_TIMEOUT_S = 10.0
+
 CHECK_TIMEOUT_S = 20.0
 """How long a look at the job's files may take: they may lie on a network file system that hangs."""
 
@@ -171,7 +173,7 @@ class Control:
                 return await self._stop(user, request)
             case RestartRun(run=word, reason=reason):
                 run = self._jobs.find(word)
-                await run.driver.ask(c.RestartRequested(reason, user))
+                await self._ask(run, c.RestartRequested(reason, user))
                 if run.machine.is_final or run.machine.stop is not None:
                     state = f"over ({run.machine.phase.value})" if run.machine.is_final else "being stopped"
                     hint = "start it again with supctl start"
@@ -188,6 +190,16 @@ class Control:
                 return Paths(paths=await asyncio.to_thread(logs_service.paths, self._jobs.logs_dir(run), logs))
             case Resolve(word=word):
                 return Done(run=self._jobs.find(word).job.run)
+
+    async def _ask(self, run: Run, event: c.Event) -> None:
+        """Hand in what an operator wants, and see it on disk. Raises Refused where the disk takes too long."""
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                await run.driver.ask(event)
+        except TimeoutError:
+            why = self._journal.trouble or f"the disk does not answer for {ASK_TIMEOUT_S:g} s"
+            hint = "make room: it is carried out as soon as it can be written down"
+            raise Refused("F107", f"{run.job.run}: not written down yet: {why}", hint=hint) from None
 
     def _in_brief(self, run: Run) -> RunStatus:
         """One of many: what its culprit wrote last is left out, so that thousands fit into a frame."""
@@ -224,7 +236,7 @@ class Control:
         runs = self._jobs.active() if request.all_runs else [self._jobs.find(request.run)]
         stop = c.StopRequested(request.grace_s, request.now, user)
         for run in runs:
-            await run.driver.ask(stop)
+            await self._ask(run, stop)
         return Done(run=runs[0].job.run if runs else "", runs=tuple(r.job.run for r in runs))
 
 

@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import structlog
 
 from protocol.coordinator_events import RunRecord
 from protocol.errors import Refused
 from protocol.job import Job
 from protocol.messages.control import EventRecord
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -46,6 +49,17 @@ INSERT INTO meta VALUES ('epoch', 0);
 EVENTS_A_READ_MAX = 1000
 
 _HINT = "see that its disk has room; a journal that is damaged can be moved away, and supd begins anew"
+
+
+DISK_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
+"""What passes once the disk has room again (https://www.sqlite.org/rescode.html; extended codes have one of these in
+their lowest byte)."""
+
+AGAIN_S = 1.0
+
+
+class DiskTrouble(Refused):
+    """The journal's disk is full, or away: nothing was written, and trying again makes sense."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,7 @@ class Journal:
         self._path = path
         self._loop = asyncio.get_running_loop()
         self._failure: Refused | None = None
+        self.trouble = ""  # why nothing can be written for the time being
         self._has_failed = asyncio.Event()
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None] | None] = queue.SimpleQueue()
         self._db = _open(path)
@@ -84,7 +99,7 @@ class Journal:
     # --- called from the loop ------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Until cancelled; raises Refused once something handed in may be lost. supd must not outlive that."""
+        """Until cancelled; raises Refused once the journal cannot be used, for another reason than its disk."""
         await self._has_failed.wait()
         assert self._failure is not None
         raise self._failure
@@ -130,7 +145,7 @@ class Journal:
                 "UPDATE runs SET record = ?, ended_wall_s = ? WHERE run = ?", (_pack(record), ended_wall_s, run)
             )
 
-        await self._barrier(save)
+        await self._insist(save)
 
     async def runs(self) -> list[StoredRun]:
         """Every run, oldest first."""
@@ -157,7 +172,7 @@ class Journal:
             self._db.execute("DELETE FROM runners WHERE run = ?", (runner.run,))
             self._db.execute("INSERT INTO runners VALUES (?, ?, ?)", (runner.incarnation, runner.run, runner.cgroup))
 
-        await self._barrier(add)
+        await self._insist(add)
 
     async def remove_runner(self, incarnation: str) -> None:
         """Forget a runner that is proven gone."""
@@ -165,7 +180,7 @@ class Journal:
         def remove() -> None:
             self._db.execute("DELETE FROM runners WHERE incarnation = ?", (incarnation,))
 
-        await self._barrier(remove)
+        await self._insist(remove)
 
     async def runners(self) -> list[StoredRunner]:
         """Every runner that is not proven gone."""
@@ -188,7 +203,7 @@ class Journal:
 
         self._jobs.put((add, None))
 
-    async def events(self, run: str, after: int, upto: int | None = None) -> list[EventRecord]:
+    async def events(self, run: str, after: int) -> list[EventRecord]:
         """Events of a run (or of all, with "") behind `after`, oldest first, at most EVENTS_A_READ_MAX."""
 
         def read() -> list[EventRecord]:
@@ -222,6 +237,16 @@ class Journal:
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
+    async def _insist(self, job: Callable[[], T]) -> T:
+        """As `_barrier`, but a disk that has no room (or is away) is waited for: what waits was accepted before."""
+        while True:
+            try:
+                return await self._barrier(job)
+            except DiskTrouble as exc:
+                self.trouble = str(exc)
+                log.error("journal_waits", error=self.trouble)
+                await asyncio.sleep(AGAIN_S)
+
     async def _barrier(self, job: Callable[[], T]) -> T:
         future: Future[T] = Future()
         self._jobs.put((job, future))
@@ -239,14 +264,15 @@ class Journal:
                 if future is not None or self._jobs.empty():
                     self._db.execute("COMMIT")
             except (sqlite3.Error, msgspec.MsgspecError) as exc:
-                refusal = Refused("F022", f"the journal {self._path} has failed: {exc}", hint=_HINT)
+                refusal = self._refusal(exc)
                 if future is not None and is_wanted:
                     future.set_exception(refusal)
                 # SQLite undoes the statement that failed, or else the whole transaction, and with it what was
                 # written behind (https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction).
                 if future is None or not self._db.in_transaction:
-                    self._tell(self._fail, refusal)
+                    self._tell(self._on_lost_events if isinstance(refusal, DiskTrouble) else self._fail, refusal)
             else:
+                self.trouble = ""
                 if future is not None and is_wanted:
                     future.set_result(result)
         self._db.close()
@@ -254,6 +280,14 @@ class Journal:
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(callback, *args)
+
+    def _refusal(self, exc: Exception) -> Refused:
+        code = getattr(exc, "sqlite_errorcode", None)
+        kind = DiskTrouble if code is not None and code & 0xFF in DISK_CODES else Refused
+        return kind("F022", f"the journal {self._path} has failed: {exc}", hint=_HINT)
+
+    def _on_lost_events(self, refusal: Refused) -> None:
+        log.error("events_lost", error=str(refusal))
 
     def _fail(self, refusal: Refused) -> None:
         self._failure = self._failure or refusal

@@ -97,21 +97,23 @@ class Workers:
     async def _launch(self, assignment: Assignment) -> None:
         self._generation = assignment.generation
         self._held = []
-        pids: list[int] = []
+        mains: list[_Main] = []
         failure: SpawnFailure | None = None
         try:
             env_file = await self._read_env_file()
             base = ranks.inherited(self._job, os.environb)
             for local_rank in range(assignment.nproc):
-                pids.append(self._spawn(assignment, local_rank, base, env_file))
+                mains.append(self._spawn(assignment, local_rank, base, env_file))
                 await asyncio.sleep(0)  # renewals go out between two spawns
         except (Refused, spawn.SpawnError) as exc:
             path, reason = (exc.path, exc.reason) if isinstance(exc, spawn.SpawnError) else ("devices", str(exc))
-            rank = assignment.first_rank + len(pids)
+            rank = assignment.first_rank + len(mains)
             failure = SpawnFailure(rank=rank, path=one_line(path), reason=one_line(reason))
             log.warning("worker_spawn_failed", rank=rank, path=failure.path, reason=failure.reason)
+        for main in mains:  # only now: what can wait does not keep the next rank from its start
+            self._listen(assignment.generation, main)
         held, self._held = self._held, None
-        self._put(Launched(assignment.generation, tuple(pids), failure))
+        self._put(Launched(assignment.generation, tuple(main.spawned.pid for main in mains), failure))
         for seen in held:
             self._tell(seen)
 
@@ -128,8 +130,9 @@ class Workers:
             raise spawn.SpawnError(str(path), "; ".join(problems[:5]))
         return values
 
-    def _spawn(self, assignment: Assignment, local_rank: int, base: ranks.Environment, env_file: dict[str, str]) -> int:
-        rank = assignment.first_rank + local_rank
+    def _spawn(
+        self, assignment: Assignment, local_rank: int, base: ranks.Environment, env_file: dict[str, str]
+    ) -> _Main:
         command = ranks.command(self._job, assignment, self._place(assignment, local_rank, base), base, env_file)
         if local_rank == 0:
             self.marker = Path(os.fsdecode(command.marker)) if command.marker else None
@@ -143,9 +146,13 @@ class Workers:
                 umask=self._job.submitter.umask,
             )
         )
-        generation = assignment.generation
-        main = self._mains[spawned.pid] = _Main(rank, spawned, boot_s())
+        main = self._mains[spawned.pid] = _Main(assignment.first_rank + local_rank, spawned, boot_s())
         self._loop.add_reader(spawned.pidfd, self.reap)
+        return main
+
+    def _listen(self, generation: int, main: _Main) -> None:
+        """Take in what a worker writes (its pipes hold it until then), and see where its memory is accounted."""
+        rank, spawned = main.rank, main.spawned
 
         def on_first_byte() -> None:
             self._tell(Started(generation, rank))
@@ -153,8 +160,7 @@ class Workers:
         self._logs.open(generation, rank, "out", spawned.stdout_fd, on_first_byte)
         self._logs.open(generation, rank, "err", spawned.stderr_fd, on_first_byte)
         self._oom.look(spawned.pid)
-        log.info("worker_spawned", generation=generation, rank=rank, pid=main.spawned.pid)
-        return spawned.pid
+        log.info("worker_spawned", generation=generation, rank=rank, pid=spawned.pid)
 
     def _place(self, assignment: Assignment, local_rank: int, base: ranks.Environment) -> ranks.Place:
         rank = assignment.first_rank + local_rank

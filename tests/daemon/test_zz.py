@@ -1,0 +1,168 @@
+"""supervisor/daemon/control.py, watcher.py and control_socket.py: a client can hurt nobody but itself."""
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import Refused
+from protocol.framing import MAX_FRAME_BYTES, encode_frame
+from protocol.messages import encode
+from protocol.messages.control import (
+    CONTROL_VERSION,
+    Done,
+    End,
+    Failure,
+    GetStatus,
+    Greeting,
+    LogSelection,
+    Start,
+    Statuses,
+    StopRun,
+    Watch,
+    decode_greeting,
+)
+from supervisor.daemon import control_socket
+from supervisor.logs.segments import make_generation_dir, stream_path
+from tests.daemon.serving import Client, ask, config_in, serving, talking, wait_for
+from tests.e2e.places import NOBODY, as_ordinary_user
+
+GREETING = Greeting(control_version=CONTROL_VERSION, supd_version="test")
+HELLO = encode_frame(encode(GREETING))
+
+
+def start(request_id: str, name: str = "job", command: str = '["sleep", "3600"]') -> Start:
+    """A job of one rank that is never restarted."""
+    tables = f'[run]\ncommand = {command}\n[topology]\nnproc_per_node = 1\n[restart]\npolicy = "never"\n'
+    return Start(
+        request_id=request_id,
+        job_file=f'name = "{name}"\n{tables}'.encode(),
+        source="job.toml",
+        folder="/",
+        python=sys.executable,
+        env={b"PATH": os.environb[b"PATH"]},
+        limits={},
+        umask=0o22,
+    )
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        (MAX_FRAME_BYTES + 1).to_bytes(4, "big"),
+        encode_frame(b""),
+        encode_frame(b"\xc1"),
+        encode_frame(encode({"type": "Unknown"})),
+        HELLO + encode_frame(encode({"type": "Start"})),
+        HELLO + encode_frame(encode({"type": "Unknown"})),
+        HELLO + encode_frame(b"\x91" * 100_000),
+        HELLO * 20,
+    ],
+)
+async def test_nonsense_costs_a_client_its_connection_and_nobody_else_anything(
+    short_dir: Path, nonsense: bytes
+) -> None:
+    config = config_in(short_dir)
+    async with serving(config), talking(config.control) as bystander:
+        client = await Client.connect(config.control)
+        client.writer.write(nonsense)
+        while await client.frame() is not None:
+            pass
+        await client.close()
+        bystander.say(GetStatus())
+        assert await bystander.frame() == encode(Statuses(runs=()))
+
+
+async def test_hundreds_of_random_clients_leave_supd_as_it_was(short_dir: Path) -> None:
+    config, rng = config_in(short_dir), random.Random(5)
+    sound = HELLO + encode_frame(encode(Watch(run="", follow=True, events=True)))
+    async with serving(config):
+        for _ in range(300):
+            client = await Client.connect(config.control)
+            data = bytearray(sound if rng.random() < 0.7 else rng.randbytes(rng.randrange(200)))
+            for _ in range(rng.randrange(4)):
+                data[rng.randrange(len(data) or 1) : rng.randrange(len(data) or 1)] = rng.randbytes(rng.randrange(9))
+            client.writer.write(data[: rng.randrange(len(data) + 1)])
+            await client.close()  # some in the middle of a frame, some in the middle of the answer
+        assert await ask(config.control, GetStatus()) == Statuses(runs=())
+
+
+async def test_clients_that_say_nothing_or_half_of_it_keep_nobody_waiting(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        silent = [await Client.connect(config.control) for _ in range(50)]
+        for client in silent[25:]:
+            client.writer.write(HELLO[:-1])
+        assert await ask(config.control, GetStatus()) == Statuses(runs=())
+        for client in silent:
+            await client.close()
+
+
+async def test_another_version_is_greeted_and_then_left_alone(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        client = await Client.connect(config.control)
+        client.say(Greeting(control_version=CONTROL_VERSION + 1, supd_version="9.9"))
+        greeting = await client.frame()
+        assert greeting is not None
+        assert decode_greeting(greeting).control_version == CONTROL_VERSION
+        assert await client.frame() is None
+        await client.close()
+
+
+KNOCK = """
+import os, socket, sys
+knocking = socket.socket(socket.AF_UNIX)
+knocking.settimeout(20)
+knocking.connect(sys.argv[1])
+try:
+    knocking.sendall(bytes.fromhex(sys.argv[2]))
+    answer = knocking.recv(100)
+except ConnectionError:
+    answer = b""
+print(os.getuid(), answer)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_another_user_is_refused_even_where_the_socket_is_open_to_all(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    theirs = short_dir / "theirs"
+    os.mkdir(theirs)
+    argv = [sys.executable, "-I", "-S", "-c", KNOCK, str(config.control), HELLO.hex()]
+    async with serving(config):
+        for path, mode in ((short_dir, 0o755), (config.control.parent, 0o755), (config.control, 0o666)):
+            os.chmod(path, mode)
+        knock = await asyncio.create_subprocess_exec(*as_ordinary_user(theirs), *argv, stdout=subprocess.PIPE)
+        told, _ = await knock.communicate()
+    assert told.decode().split() == [str(NOBODY), "b''"]
+
+
+async def test_a_start_is_carried_out_whether_its_client_waits_for_the_answer_or_not(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async def dump():
+        await asyncio.sleep(8)
+        for t in asyncio.all_tasks():
+            t.print_stack()
+    d = asyncio.get_running_loop().create_task(dump())
+    async with serving(config):
+        for number in range(10):
+            client = await Client.connect(config.control)
+            client.say(GREETING, start(f"request-{number}", f"job{number}"))
+            await client.writer.drain()
+            await client.close()
+        for number in range(10):  # what was not taken in before is made now; it must be there in either case
+            reply = await ask(config.control, start(f"request-{number}", f"job{number}"))
+            assert isinstance(reply, Done), reply
+            status = await ask(config.control, GetStatus(run=reply.run))
+            assert isinstance(status, Statuses), status
+        everything = await ask(config.control, GetStatus())
+        assert isinstance(everything, Statuses)
+        assert len(everything.runs) == 10
+
+

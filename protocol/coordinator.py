@@ -87,6 +87,8 @@ class Coordinator:
         self.incident_is_open = record.incident_is_open
         self.reason = record.reason
         self.runners: dict[str, str] = {}  # node -> incarnation of its runner
+        self.heard_s: dict[str, float] = {}  # node -> when its runner reported last
+        self.launched_s: float | None = None  # when this generation was; None: by an earlier coordinator
         self.newest: dict[str, Renewal] = {}  # node -> that runner's newest renewal
         self.parts = dict(record.last_parts)  # node -> the seated runner's newest renewal of this generation
         self.gone: set[str] = set()  # nodes where nothing of this generation is alive
@@ -107,6 +109,8 @@ class Coordinator:
         and then told to every runner; whoever misses that gets the same with the answer to its next renewal.
         """
         before, self._asides = self.record(), []
+        if isinstance(event, Heard):
+            self.heard_s[event.node] = now_s
         match event:
             case Opened():
                 self._on_opened(now_s)
@@ -124,6 +128,8 @@ class Coordinator:
                 self._on_tick(now_s)
         self._check()
         after = self.record()
+        if after.generation != before.generation:
+            self.launched_s = now_s
         told = dict.fromkeys(self.runners.items(), 0) if after != before else {}
         if isinstance(event, Heard):
             told.setdefault((event.node, event.incarnation), event.renewal.number)
@@ -309,8 +315,9 @@ class Coordinator:
     def _on_restart_requested(self, event: RestartRequested) -> None:
         if self.is_final or self.stop is not None:
             return
-        why = one_line(event.reason) or f"restart requested by {event.by}"
-        self._note("operator.restarted", f"restart requested by {event.by}: {why}", by=event.by)
+        asked, reason = f"restart requested by {event.by}", one_line(event.reason)
+        why = reason or asked
+        self._note("operator.restarted", f"{asked}: {reason}" if reason else asked, by=event.by)
         if self.phase in LIVE:
             # Also while a failure is being handled: a restart that was accepted comes, whatever the policy says.
             self.phase, self.finish_by_s, self.restart = Phase.STOPPING, None, why
@@ -359,7 +366,8 @@ class Coordinator:
         self.phase, self.generation = Phase.LAUNCHING, first.generation
         self.seats, self.parts, self.gone = seats, {}, set()
         ranks, nodes, master = first.world_size, first.nnodes, f"{first.master_addr}:{first.master_port}"
-        text = f"generation {self.generation}: {ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}, master {master}"
+        size = f"{ranks} rank{'s' if ranks > 1 else ''} on {nodes} node{'s' if nodes > 1 else ''}"
+        text = f"generation {self.generation}: {size}, master {master}"
         self._note("generation.launched", text, ranks=ranks, nodes=nodes, master=master)
 
     def _open_incident(self, incident: Incident) -> None:
@@ -386,18 +394,19 @@ class Coordinator:
 
     def _see_whether_all_gone(self, now_s: float) -> None:
         if self.phase is Phase.STOPPING and self.gone >= set(self.seats):  # R1
-            self._note_end_of_generation()
+            self._note_end_of_generation(now_s)
             self._after_generation(now_s)
 
-    def _note_end_of_generation(self) -> None:
+    def _note_end_of_generation(self, now_s: float) -> None:
         killed = verdict.killed_while_stopping(self.parts.values())
         is_now = self.stop is not None and self.stop.now
         grace = "no grace" if is_now else f"grace {self._grace_s(self.stop.grace_s if self.stop else None):g} s"
         stuck = sum(len(part.stuck_pids) for part in self.parts.values())
-        text = f"generation {self.generation} ended after {self._ran_s:.1f} s"
+        ran_s = self._ran_s(now_s) if self.launched_s is None else now_s - self.launched_s
+        text = f"generation {self.generation} ended after {ran_s:.1f} s"
         text += f", {verdict.rank_list(killed)} ended by SIGKILL ({grace})" if killed else ""
         text += f", {stuck} processes still wait for the kernel" if stuck else ""
-        self._note("generation.ended", text, ran_s=round(self._ran_s, 3), killed=len(killed))
+        self._note("generation.ended", text, ran_s=round(ran_s, 3), killed=len(killed))
 
     def _after_generation(self, now_s: float) -> None:
         was_incident, self.incident_is_open = self.incident_is_open, False
@@ -419,7 +428,7 @@ class Coordinator:
             exit_code=self.incident.exit_code,
             has_ever_started=self.has_started,
             had_started=self._all_started,
-            ran_s=self._ran_s,
+            ran_s=self._ran_s(now_s),
             saved_step=self.saved_step,
         )
         decision, self.ledger = decide(self.spec.restart, self.ledger, failure, self._draw())
@@ -467,9 +476,10 @@ class Coordinator:
         started = sum(rank.started for part in self.parts.values() for rank in part.ranks)
         return started == sum(seat.assignment.nproc for seat in self.seats.values())
 
-    @property
-    def _ran_s(self) -> float:
-        return max((r.exit.ran_s for p in self.parts.values() for r in p.ranks if r.exit is not None), default=0.0)
+    def _ran_s(self, now_s: float) -> float:
+        """The longest life of a rank; where nobody is left to tell, the time since the launch."""
+        unknown = 0.0 if self.launched_s is None else now_s - self.launched_s
+        return max((r.exit.ran_s for p in self.parts.values() for r in p.ranks if r.exit is not None), default=unknown)
 
     def _grace_s(self, grace_s: float | None) -> float:
         return self.spec.stop.grace_s if grace_s is None else grace_s

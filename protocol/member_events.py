@@ -31,7 +31,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Started:
-    """A rank wrote its first byte."""
+    """A rank wrote its first byte to standard output."""
 
     generation: int
     rank: int

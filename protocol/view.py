@@ -22,7 +22,7 @@ def run_status(
 ) -> RunStatus:
     """The run as it stands; `now_s` in the clock of the coordinator's deadlines."""
     ranks = rank_statuses(run)
-    waiting_for, until_s = _waiting(run, ranks)
+    waiting_for, until_s = _waiting(run, ranks, now_s)
     seat = next(iter(run.seats.values()), None)
     nproc = job.spec.topology.nproc_per_node
     return RunStatus(
@@ -113,8 +113,15 @@ def _rank_status(node: str, report: RankReport, lost: bool) -> RankStatus:
     )
 
 
-def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...]) -> tuple[str, float | None]:
+SILENT_S = 5.0
+"""After so long without its report (due every second) a runner itself is what is waited for."""
+
+
+def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...], now_s: float) -> tuple[str, float | None]:
     """What the run waits for, and until when where that ends by itself."""
+    silence = _silence(run, now_s) if run.phase in LIVE else ""
+    if silence:
+        return silence, None
     alive = tuple(r.rank for r in ranks if r.state in ("spawning", "initializing", "running"))
     match run.phase:
         case Phase.FORMING:
@@ -128,9 +135,6 @@ def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...]) -> tuple[str, floa
                 None,
             )
         case Phase.STOPPING:
-            silent = [n for n in run.seats if n not in run.parts and n not in run.gone]
-            if silent:
-                return f"the runner on {', '.join(silent)} to report", None
             if not alive:
                 return "what its ranks have left behind to end", None
             if run.stop is not None and run.stop.now:
@@ -139,6 +143,19 @@ def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...]) -> tuple[str, floa
             return f"{verdict.rank_list(alive)} to end (SIGKILL after {grace_s:g} s)", None
         case Phase.BACKOFF:
             return "the backoff before the next generation to pass", run.backoff_until_s
-        case Phase.RUNNING | Phase.SUCCEEDED | Phase.FAILED | Phase.STOPPED:
-            silent = [n for n in run.seats if n not in run.parts] if run.phase is Phase.RUNNING else []
-            return (f"the runner on {', '.join(silent)} to report" if silent else ""), None
+        case Phase.RUNNING:
+            return ("" if alive else "what its ranks have left behind to end"), None
+        case Phase.SUCCEEDED | Phase.FAILED | Phase.STOPPED:
+            return "", None
+
+
+def _silence(run: Coordinator, now_s: float) -> str:
+    """Runners of this generation that have not reported: yet, or for a while."""
+    silent = []
+    for node in run.seats.keys() - run.gone:
+        quiet_s = now_s - run.heard_s.get(node, now_s)
+        if quiet_s > SILENT_S:
+            silent.append(f"{node} (silent for {quiet_s:.0f} s)")
+        elif node not in run.parts and run.phase is not Phase.LAUNCHING:
+            silent.append(node)
+    return f"the runner on {', '.join(sorted(silent))} to report" if silent else ""

@@ -52,7 +52,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     local_rank: int
     pid: int
-    started: bool  # wrote something, ended with 0, or lived for `restart.start_after`
+    started: bool  # wrote to stdout, ended with 0, or lived for `restart.start_after`
     exit: RankExit | None = None
 
 

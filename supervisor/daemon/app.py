@@ -143,11 +143,13 @@ def _prepare_folders(config: Config) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "?"
         raise Refused(
             "F031",
-            f"another supd uses {config.state_dir}",
+            f"another supd (pid {holder}) uses {config.state_dir}",
             hint="talk to it with supctl, or give this one its own [state] dir and [listen] control",
         ) from None
+    os.pwrite(lock, f"{os.getpid():<20}".encode(), 0)  # for people; who holds it is what counts
     ensure_credential(config.credential)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -156,14 +158,13 @@ def _prepare_folders(config: Config) -> int:
 
 def _shed_inheritance() -> None:
     """A parent may have left us with ignored or blocked signals, which every process below would inherit."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP, signal.SIGINT}:
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGINT}:
         signal.signal(number, signal.SIG_DFL)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup's wish is kept
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # A cluster's early warning (USR1, USR2) is for programs: supd serves many jobs and must not end by it.
+    # Nor by the end of the terminal it was started in (HUP): runs go on, and somebody has to look after them.
     # A file that may not grow, or a reader that went away, is an error like others, and is told.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1, signal.SIGUSR2):
+    for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import pwd
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -48,6 +49,7 @@ log = structlog.get_logger()
 
 CLIENTS_MAX = 1000
 REQUEST_TIMEOUT_S = 30.0
+SOCKET_LOOK_S = 5.0
 ASK_TIMEOUT_S = 10.0
 
 CHECK_TIMEOUT_S = 20.0
@@ -89,22 +91,41 @@ class Control:
         )
 
     async def run(self, path: Path, on_listening: Callable[[], None]) -> None:
-        """Listen until cancelled."""
-        loop = asyncio.get_running_loop()
+        """Listen until cancelled; again, where somebody (who tidies up temporary folders, say) removes the socket."""
         listener = await asyncio.to_thread(control_socket.listen, path, CLIENTS_MAX)
         async with asyncio.TaskGroup() as self._group:
-            server = await loop.create_unix_server(
-                lambda: Channel(self._on_open, self._on_frame, self._on_closed), sock=listener, backlog=CLIENTS_MAX
-            )
             try:
-                on_listening()
-                await asyncio.Event().wait()
+                while True:
+                    await self._serve(path, listener, on_listening)
+                    log.warning("control_socket_lost", path=str(path))
+                    listener = await self._listen_again(path)
             finally:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)  # as long as we listen: later it might be the next supd's
-                server.close()
                 for channel in list(self._clients):
                     channel.close()
+
+    async def _serve(self, path: Path, listener: socket.socket, on_listening: Callable[[], None]) -> None:
+        """Take in clients for as long as the socket at `path` is this one."""
+        own = control_socket.identity(path)
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: Channel(self._on_open, self._on_frame, self._on_closed), sock=listener, backlog=CLIENTS_MAX
+        )
+        try:
+            on_listening()
+            while control_socket.identity(path) == own:  # noqa: ASYNC110  # files set no event
+                await asyncio.sleep(SOCKET_LOOK_S)
+        finally:
+            if control_socket.identity(path) == own:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)  # as long as we listen: later it might be the next supd's
+            server.close()
+
+    async def _listen_again(self, path: Path) -> socket.socket:
+        while True:
+            try:
+                return await asyncio.to_thread(control_socket.listen, path, CLIENTS_MAX)
+            except Refused as exc:
+                log.error("control_socket_unmade", error=str(exc))
+                await asyncio.sleep(SOCKET_LOOK_S)
 
     # --- connections ---------------------------------------------------------------------------------------------
 

@@ -36,6 +36,15 @@ def listen(path: Path, backlog: int) -> socket.socket:
         ) from exc
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells the file at `path` from another one there; None: there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 @contextlib.contextmanager
 def _folder_to_ourselves(folder: Path) -> Iterator[None]:
     """Two daemons that begin in one moment look one after the other."""

@@ -124,10 +124,10 @@ class Runners:
             self._serving[ready.incarnation] = stored
         except OSError as exc:
             log.error("runner_start_failed", run=run, error=repr(exc))
-            if ready is not None:
-                self._dismiss(ready)
             self._on_failed(run, exc.strerror or repr(exc))
         finally:
+            if ready is not None and ready.incarnation not in self._serving:
+                self._dismiss(ready)
             self._starting.discard(run)
             self._look.set()  # there may be one more to watch
         await self._fill_later(REFILL_AFTER_S)

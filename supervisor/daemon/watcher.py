@@ -1,6 +1,7 @@
 """One client that watches a run: its events, its state at each change, its output."""
 
 import asyncio
+import contextlib
 
 from protocol.errors import LocalProtocolError, Refused
 from protocol.messages import encode
@@ -9,6 +10,9 @@ from supervisor.daemon import logs_service
 from supervisor.daemon.jobs import Jobs, Run
 from supervisor.daemon.journal import EVENTS_A_READ_MAX, Journal
 from supervisor.shell.channel import Channel
+
+SNAPSHOT_S = 2.0
+"""Any wait longer than this is told (ux: "say what you wait for")."""
 
 
 class Watcher:
@@ -20,6 +24,7 @@ class Watcher:
         self._node = node
         self._channel = channel
         self._request = request
+        self._logs_sent = asyncio.Event()
         self._run: Run | None = jobs.find(request.run) if request.run or not request.events else None
 
     async def run(self) -> ControlReply:
@@ -30,6 +35,8 @@ class Watcher:
             async with asyncio.TaskGroup() as group:
                 if self._request.logs is not None and self._run is not None:
                     group.create_task(self._logs(self._run), name="logs")
+                else:
+                    self._logs_sent.set()
                 if self._request.events or self._request.snapshots:
                     group.create_task(self._story(), name="story")
         except* (OSError, Refused, LocalProtocolError) as problems:
@@ -54,6 +61,7 @@ class Watcher:
             generation_now=lambda: run.machine.generation,
             send=send,
         )
+        self._logs_sent.set()
 
     async def _story(self) -> None:
         """Events and snapshots, in that order at each change, so that a final snapshot comes after its events."""
@@ -64,6 +72,8 @@ class Watcher:
             while True:
                 bell.clear()
                 is_over = not self._request.follow or (self._run is not None and self._run.is_settled)
+                if is_over:
+                    await self._logs_sent.wait()  # so that the outcome is the last thing that is seen
                 if self._request.events:
                     after = await self._send_events(after)
                 if self._request.snapshots and self._run is not None:
@@ -74,7 +84,9 @@ class Watcher:
                 await self._channel.drained()
                 if is_over:
                     return
-                await bell.wait()
+                with contextlib.suppress(TimeoutError):  # what it waits for may change with time alone
+                    async with asyncio.timeout(SNAPSHOT_S):
+                        await bell.wait()
         finally:
             self._jobs.changes.leave(bell)
 

@@ -157,8 +157,9 @@ class Workers:
         def on_first_byte() -> None:
             self._tell(Started(generation, rank))
 
+        # A traceback of an import that failed is no start (docs/decisions/005): what counts is standard output.
         self._logs.open(generation, rank, "out", spawned.stdout_fd, on_first_byte)
-        self._logs.open(generation, rank, "err", spawned.stderr_fd, on_first_byte)
+        self._logs.open(generation, rank, "err", spawned.stderr_fd)
         self._oom.look(spawned.pid)
         log.info("worker_spawned", generation=generation, rank=rank, pid=spawned.pid)
 

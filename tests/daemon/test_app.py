@@ -62,7 +62,7 @@ async def test_a_supd_that_loses_its_journal_ends_with_the_reason(short_dir: Pat
 def test_a_state_that_another_supd_uses_is_refused(short_dir: Path) -> None:
     config = config_in(short_dir)
     first = app.prepare(config)
-    with pytest.raises(Refused, match="another supd uses"):
+    with pytest.raises(Refused, match=r"another supd \(pid \d+\) uses"):
         app.prepare(config)
     os.close(first)
     os.close(app.prepare(config))

@@ -63,7 +63,8 @@ def test_the_same_request_makes_one_run_however_often_it_comes(supd: Supd) -> No
 
 def test_a_second_supd_on_the_same_state_is_refused_and_the_first_is_unharmed(supd: Supd) -> None:
     said = refused(supd, other_config(supd, control=supd.folder / "other.sock"))
-    assert f"another supd uses {supd.state}" in said
+    assert supd.process is not None
+    assert f"another supd (pid {supd.process.pid}) uses {supd.state}" in said
     supd.supctl("status")
 
 
@@ -149,3 +150,19 @@ def test_a_full_disk_costs_a_runner_its_files_and_never_the_training(supd: Supd)
     assert alive(runner)
     supd.supctl("stop", run)
     assert supd.status(run)["state"] == "stopped"
+
+
+def test_a_control_socket_that_somebody_removes_comes_back_and_runs_go_on(supd: Supd) -> None:
+    run = supd.start_job(supd.job("train", "sleeper.py", nproc=1))
+    supd.wait_state(run, "running")
+    supd.control.unlink()
+    assert supd.supctl("status", check=False).returncode == 69
+    wait_for("the socket to be back", lambda: supd.supctl("status", check=False).returncode == 0)
+    assert supd.status(run)["state"] == "running"
+
+
+def test_the_end_of_its_terminal_does_not_end_supd(supd: Supd) -> None:
+    assert supd.process is not None
+    supd.process.send_signal(signal.SIGHUP)
+    supd.supctl("status")
+    assert supd.process.poll() is None

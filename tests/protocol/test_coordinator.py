@@ -173,7 +173,7 @@ def test_ranks_killed_at_the_end_of_their_grace_are_told_with_the_end_of_the_gen
     effects = fleet.hears(60.0, "a1", Part.STOPPED, 0, *ranks, stuck_pids=(7,))
     [told] = [e.text for e in effects if isinstance(e, Note) and e.kind == "generation.ended"]
     stuck = "1 processes still wait for the kernel"
-    assert told == f"generation 0 ended after 5.0 s, rank 1 ended by SIGKILL (grace 30 s), {stuck}"
+    assert told == f"generation 0 ended after 59.0 s, rank 1 ended by SIGKILL (grace 30 s), {stuck}"
 
 
 # --- one incident ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from tests.protocol.fleet import (
 )
 
 
-def seen(fleet: Fleet, now_s: float = 22.0) -> RunStatus:
+def seen(fleet: Fleet, now_s: float = 22.0, *, silent_s: float = 1.0) -> RunStatus:
+    fleet.coordinator.heard_s = dict.fromkeys(fleet.coordinator.heard_s, now_s - silent_s)
     return run_status(
         fleet.coordinator,
         submitted(fleet.spec),
@@ -238,3 +239,8 @@ def test_the_ranks_are_left_out_where_nobody_asked_for_them() -> None:
         with_ranks=False,
     )
     assert (status.rank_list, status.ranks_running) == ((), 2)
+
+
+def test_a_runner_that_has_not_reported_for_a_while_is_itself_what_is_waited_for() -> None:
+    assert seen(running(), silent_s=12.0).waiting_for == "the runner on a (silent for 12 s) to report"
+    assert seen(running(), silent_s=4.0).waiting_for == ""

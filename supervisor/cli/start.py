@@ -7,6 +7,7 @@ when it has succeeded), 4 if it failed, 5 if it was stopped, 78 if the job file 
 import argparse
 import os
 import resource
+import sys
 import time
 from collections.abc import Mapping
 
@@ -127,11 +128,15 @@ def read_file(file: str) -> bytes:
 
 
 def find_python(environ: Mapping[str, str]) -> str:
-    """The submitter's interpreter: VIRTUAL_ENV's, else the first `python3` or `python` on PATH; "" for none."""
+    """The submitter's interpreter: VIRTUAL_ENV's, else the first `python3` or `python` on PATH; "" for none.
+
+    The environment that supd itself is in comes last: it is often on PATH for supctl's sake, and has no torch.
+    """
     active = environ.get("VIRTUAL_ENV")
-    folders = [os.path.join(active, "bin")] if active else []
-    folders += environ.get("PATH", os.defpath).split(os.pathsep)
-    for folder in folders:
+    own = os.path.dirname(sys.executable)
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    folders.sort(key=lambda folder: os.path.abspath(folder) == own and sys.prefix != sys.base_prefix)
+    for folder in [os.path.join(active, "bin"), *folders] if active else folders:
         for name in ("python3", "python"):
             path = os.path.abspath(os.path.join(folder, name))
             if os.path.isfile(path) and os.access(path, os.X_OK):

@@ -1,6 +1,7 @@
 """`supctl start`: says how it gets on, returns when the job runs, and tells the truth if it does not."""
 
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,6 +117,14 @@ def test_without_a_virtual_environment_the_first_python_on_the_path_is_the_inter
     path = os.pathsep.join(str(tmp_path / folder) for folder in ("none", "a", "b"))
     assert start.find_python({"PATH": path}) == str(tmp_path / "a" / "python")
     assert start.find_python({"PATH": str(tmp_path)}) == ""
+
+
+def test_the_environment_supd_is_in_is_taken_only_where_there_is_no_other_python(tmp_path: Path) -> None:
+    (tmp_path / "python3").touch(0o755)
+    own = os.path.dirname(sys.executable)
+    assert start.find_python({"PATH": f"{own}{os.pathsep}{tmp_path}"}) == str(tmp_path / "python3")
+    assert os.path.dirname(start.find_python({"PATH": own})) == own
+    assert os.path.dirname(start.find_python({"PATH": str(tmp_path), "VIRTUAL_ENV": sys.prefix})) == own
 
 
 def test_quiet_prints_the_run_and_nothing_else(supctl: Supctl, daemon: Daemon, job_file: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,11 @@ async def wait_for(what: str, look: Callable[[], object]) -> None:
         raise AssertionError(f"waited {TIMEOUT_S:g} s for {what}") from None
 
 
+def _answers(control: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(control)) == 0
+
+
 @contextlib.asynccontextmanager
 async def serving(config: Config) -> AsyncIterator[None]:
     """supd from its first answer to its end. Its runs are stopped before, also where the test fails."""
@@ -49,7 +55,7 @@ async def serving(config: Config) -> AsyncIterator[None]:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(serve(config, stop), name="supd")
-            await wait_for("supd to listen", config.control.exists)
+            await wait_for("supd to listen", lambda: _answers(config.control))
             try:
                 yield
             finally:

@@ -261,6 +261,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=300, help="optimizer steps in all (default: %(default)s)")
     parser.add_argument("--save-every", type=int, default=20, help="steps between checkpoints (default: %(default)s)")
     options = parser.parse_args()
+    if "${" in str(options.out):
+        parser.error(f"--out {options.out}: the variable is not set; CHARLM_OUT=/some/folder supctl start …")
     options.out.mkdir(parents=True, exist_ok=True)
 
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from protocol.errors import SupdError
+from protocol.errors import Refused, SupdError
 from supervisor.cli.arguments import Parser, UsageError
 from supervisor.cli.client import Client
 from supervisor.cli.context import Context, Detached
@@ -42,6 +42,9 @@ WITH_VALUE = ("--addr", "--color")
 
 def main() -> int:
     """The process: ends with an ExitCode, whatever happens."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who called us: `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # to the end of the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # argparse writes its help itself
@@ -49,8 +52,12 @@ def main() -> int:
         return run(sys.argv[1:])
     except BrokenPipeError:
         # What is still in the buffers has no reader; at exit Python must not try again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return ExitCode.PIPE_CLOSED
+
+
+def _give_up_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(argv: Sequence[str]) -> int:
@@ -83,6 +90,13 @@ def run(argv: Sequence[str]) -> int:
         else:
             screen.fail(exc, hint)
         return exc.exit_code
+    except BrokenPipeError:
+        raise
+    except OSError as exc:  # a full disk behind `>`, a folder that was removed under us
+        _give_up_stdout()
+        refused = Refused("C014", exc.strerror or str(exc))
+        screen.fail(refused, "look where the output goes, and whether the working folder is still there")
+        return ExitCode.FAILED
     except KeyboardInterrupt as exc:
         screen.tell(str(exc) if isinstance(exc, Detached) else "interrupted")
         return ExitCode.INTERRUPTED

@@ -10,7 +10,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from supervisor.shell.clock import boot_s
+
+log = structlog.get_logger()
 
 RETRY_AFTER_S = 1.0
 """How long a file that could not be written is left alone; output of that time is dropped."""
@@ -61,6 +65,8 @@ class LogFile:
             while written < len(buffer):
                 written += os.write(self._fd, buffer[written:])
         except OSError as exc:
+            if not self._lost_bytes:
+                log.warning("output_lost", path=str(self._path), error=repr(exc))
             self._reason = os.strerror(exc.errno) if exc.errno else str(exc)
             self._retry_at_s = now_s + RETRY_AFTER_S
         if written:

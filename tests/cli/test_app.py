@@ -108,3 +108,14 @@ def test_every_command_option_and_exit_code_is_in_the_docs() -> None:
         missing += [f"{command.module} {option}" for option in options - {"-h", "--help"} if f"`{option}" not in text]
     missing += [str(int(code)) for code in ExitCode if f"| {int(code)} |" not in text]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"), [(">/dev/full", ExitCode.FAILED, "error[C014]"), (">&-", 0, "")]
+)
+def test_output_that_goes_nowhere_is_no_traceback(redirection: str, code: int, said: str) -> None:
+    command = f'"$0" -P -c "import sys; from supervisor.cli.app import main; sys.exit(main())" --help {redirection}'
+    result = subprocess.run(
+        ["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (result.returncode, said in result.stderr, "Traceback" in result.stderr) == (code, True, False)

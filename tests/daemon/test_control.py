@@ -28,7 +28,7 @@ from protocol.messages.control import (
 )
 from supervisor.daemon import control_socket
 from supervisor.logs.segments import make_generation_dir, stream_path
-from tests.daemon.serving import Client, ask, config_in, serving, talking, wait_for
+from tests.daemon.serving import Client, ask, config_in, drop_in, serving, talking, wait_for
 from tests.e2e.places import NOBODY, as_ordinary_user
 
 GREETING = Greeting(control_version=CONTROL_VERSION, supd_version="test")
@@ -83,12 +83,11 @@ async def test_hundreds_of_random_clients_leave_supd_as_it_was(short_dir: Path) 
     sound = HELLO + encode_frame(encode(Watch(run="", follow=True, events=True)))
     async with serving(config):
         for _ in range(300):
-            client = await Client.connect(config.control)
             data = bytearray(sound if rng.random() < 0.7 else rng.randbytes(rng.randrange(200)))
             for _ in range(rng.randrange(4)):
                 data[rng.randrange(len(data) or 1) : rng.randrange(len(data) or 1)] = rng.randbytes(rng.randrange(9))
-            client.writer.write(data[: rng.randrange(len(data) + 1)])
-            await client.close()  # some in the middle of a frame, some in the middle of the answer
+            drop_in(config.control, data[: rng.randrange(len(data) + 1)])
+            await asyncio.sleep(0)  # so that some are gone before supd sees them, and some in the middle of the answer
         assert await ask(config.control, GetStatus()) == Statuses(runs=())
 
 
@@ -147,10 +146,8 @@ async def test_a_start_is_carried_out_whether_its_client_waits_for_the_answer_or
     config = config_in(short_dir)
     async with serving(config):
         for number in range(10):
-            client = await Client.connect(config.control)
-            client.say(GREETING, start(f"request-{number}", f"job{number}"))
-            await client.writer.drain()
-            await client.close()
+            drop_in(config.control, HELLO + encode_frame(encode(start(f"request-{number}", f"job{number}"))))
+            await asyncio.sleep(0)
         for number in range(10):  # what was not taken in before is made now; it must be there in either case
             reply = await ask(config.control, start(f"request-{number}", f"job{number}"))
             assert isinstance(reply, Done), reply

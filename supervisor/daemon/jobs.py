@@ -32,26 +32,8 @@ FRAME_ROOM_BYTES = 4096
 """What a Welcome has around the job."""
 
 
-@dataclass
-class Run:
-    """One run: its job, its machine, who serves it, and when it was what."""
-
-    job: Job
-    machine: Coordinator
-    driver: Driver[c.Event, c.Effect]
-    submitted_wall_s: float
-    ended_wall_s: float | None
-    channels: dict[str, Channel] = field(default_factory=dict)  # by the runner's incarnation
-    is_settled: bool = False  # final, and the journal has it
-
-    @property
-    def name(self) -> str:
-        """The job's name."""
-        return job_name(RunId(self.job.run))
-
-
 class Changes:
-    """A bell for everyone who shows what runs are doing."""
+    """A bell for everyone who shows what a run is doing."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Event] = set()
@@ -72,6 +54,25 @@ class Changes:
         self._waiters.discard(waiter)
 
 
+@dataclass
+class Run:
+    """One run: its job, its machine, who serves it, and when it was what."""
+
+    job: Job
+    machine: Coordinator
+    driver: Driver[c.Event, c.Effect]
+    submitted_wall_s: float
+    ended_wall_s: float | None
+    channels: dict[str, Channel] = field(default_factory=dict)  # by the runner's incarnation
+    changes: Changes = field(default_factory=Changes)
+    is_settled: bool = False  # final, and the journal has it
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return job_name(RunId(self.job.run))
+
+
 class Jobs:
     """Every run of this coordinator."""
 
@@ -81,7 +82,6 @@ class Jobs:
         self._logs_dir = logs_dir
         self.epoch = epoch
         self.runs: dict[str, Run] = {}
-        self.changes = Changes()
         self._runners: Runners | None = None
         self._group: asyncio.TaskGroup | None = None
         self._names_being_started: set[str] = set()
@@ -112,22 +112,23 @@ class Jobs:
             return known
         active = [r for r in self.runs.values() if r.name == spec.name and not r.machine.is_final]
         if active or spec.name in self._names_being_started:
-            run = active[0].job.run if active else spec.name
+            other = active[0].job.run if active else spec.name
             raise Refused(
-                "F101", f"{run} is still active", hint=f"supctl stop {spec.name}, or give the job another name"
+                "F101", f"{other} is still active", hint=f"supctl stop {spec.name}, or give the job another name"
             )
         self._names_being_started.add(spec.name)
         try:
             job = Job(run=self._new_run_id(spec.name), spec=spec, submitter=submitter)
             _check_size(job)
             record, now = c.RunRecord(), wall_s()
-            run = await self._journal.add_run(request_id, job, record, now)
-            if run == job.run:  # else the same request was quicker by another connection
-                self._take_up(StoredRun(run=run, job=job, record=record, submitted_wall_s=now, ended_wall_s=None))
-                self._note(
-                    job.run, c.Note("job.accepted", f"started by {submitter.user}", None, {"user": submitter.user})
+            made = await self._journal.add_run(request_id, job, record, now)
+            if made == job.run:  # else the same request was quicker by another connection
+                run = self._take_up(
+                    StoredRun(run=made, job=job, record=record, submitted_wall_s=now, ended_wall_s=None)
                 )
-            return run
+                user = submitter.user
+                self._note(run, c.Note("job.accepted", f"started by {user}", None, {"user": user}))
+            return made
         finally:
             self._names_being_started.discard(spec.name)
 
@@ -227,29 +228,29 @@ class Jobs:
                 await self._journal.save_run(run.job.run, record, run.ended_wall_s)
                 run.is_settled = record.phase in c.FINAL
                 log.info("run_phase_changed", run=run.job.run, phase=record.phase.value, generation=record.generation)
-                self.changes.ring()
+                run.changes.ring()
             case c.Send(_, incarnation, answer):
                 channel = run.channels.get(incarnation)
                 if channel is not None:
                     channel.send(encode(answer))
-                self.changes.ring()
+                run.changes.ring()
             case c.EnsureRunner():
                 assert self._runners is not None
                 self._runners.ensure(run.job.run)
             case c.Note():
-                self._note(run.job.run, effect)
+                self._note(run, effect)
 
-    def _note(self, run: str, note: c.Note) -> None:
+    def _note(self, run: Run, note: c.Note) -> None:
         event = EventRecord(
             id=0,
             wall_s=wall_s(),
-            run=run,
+            run=run.job.run,
             generation=note.generation,
             kind=note.kind,
             text=note.text,
             detail=note.detail,
         )
-        self._journal.add_event(event, self.changes.ring)
+        self._journal.add_event(event, run.changes.ring)
 
     def _new_run_id(self, name: str) -> str:
         while True:

@@ -5,9 +5,9 @@ import contextlib
 
 from protocol.errors import LocalProtocolError, Refused
 from protocol.messages import encode
-from protocol.messages.control import ControlReply, End, LogChunk, Statuses, Watch
+from protocol.messages.control import ControlReply, End, LogChunk, LogSelection, Statuses, Watch
 from supervisor.daemon import logs_service
-from supervisor.daemon.jobs import Jobs, Run
+from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.journal import EVENTS_A_READ_MAX, Journal
 from supervisor.shell.channel import Channel
 
@@ -25,7 +25,7 @@ class Watcher:
         self._channel = channel
         self._request = request
         self._logs_sent = asyncio.Event()
-        self._run: Run | None = jobs.find(request.run) if request.run or not request.events else None
+        self._run = jobs.find(request.run)
 
     async def run(self) -> ControlReply:
         """Until everything was sent (and, following, the run is over). Raises OSError, where output cannot be
@@ -33,10 +33,10 @@ class Watcher:
         failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                if self._request.logs is not None and self._run is not None:
-                    group.create_task(self._logs(self._run), name="logs")
-                else:
+                if self._request.logs is None:
                     self._logs_sent.set()
+                else:
+                    group.create_task(self._logs(self._request.logs), name="logs")
                 if self._request.events or self._request.snapshots:
                     group.create_task(self._story(), name="story")
         except* (OSError, Refused, LocalProtocolError) as problems:
@@ -45,8 +45,8 @@ class Watcher:
             raise failure
         return End()
 
-    async def _logs(self, run: Run) -> None:
-        assert self._request.logs is not None
+    async def _logs(self, selection: LogSelection) -> None:
+        run = self._run
 
         async def send(chunk: LogChunk) -> None:
             self._channel.send(encode(chunk))
@@ -54,7 +54,7 @@ class Watcher:
 
         await logs_service.stream(
             self._jobs.logs_dir(run),
-            self._request.logs,
+            selection,
             follow=self._request.follow,
             is_over=lambda: run.is_settled,
             node=self._node,
@@ -65,18 +65,18 @@ class Watcher:
 
     async def _story(self) -> None:
         """Events and snapshots, in that order at each change, so that a final snapshot comes after its events."""
-        bell = self._jobs.changes.listen()
+        bell = self._run.changes.listen()
         after = self._request.after_event
         shown: bytes = b""
         try:
             while True:
                 bell.clear()
-                is_over = not self._request.follow or (self._run is not None and self._run.is_settled)
+                is_over = not self._request.follow or self._run.is_settled
                 if is_over:
                     await self._logs_sent.wait()  # so that the outcome is the last thing that is seen
                 if self._request.events:
                     after = await self._send_events(after)
-                if self._request.snapshots and self._run is not None:
+                if self._request.snapshots:
                     snapshot = encode(Statuses(runs=(self._jobs.status(self._run, with_ranks=True),)))
                     if snapshot != shown:
                         shown = snapshot
@@ -88,12 +88,11 @@ class Watcher:
                     async with asyncio.timeout(SNAPSHOT_S):
                         await bell.wait()
         finally:
-            self._jobs.changes.leave(bell)
+            self._run.changes.leave(bell)
 
     async def _send_events(self, after: int) -> int:
-        run = self._run.job.run if self._run is not None else ""
         while True:
-            events = await self._journal.events(run, after)
+            events = await self._journal.events(self._run.job.run, after)
             for event in events:
                 self._channel.send(encode(event))
                 after = event.id

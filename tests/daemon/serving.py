@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path

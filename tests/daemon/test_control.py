@@ -86,7 +86,7 @@ async def test_hundreds_of_random_clients_leave_supd_as_it_was(short_dir: Path) 
             data = bytearray(sound if rng.random() < 0.7 else rng.randbytes(rng.randrange(200)))
             for _ in range(rng.randrange(4)):
                 data[rng.randrange(len(data) or 1) : rng.randrange(len(data) or 1)] = rng.randbytes(rng.randrange(9))
-            drop_in(config.control, data[: rng.randrange(len(data) + 1)])
+            drop_in(config.control, bytes(data[: rng.randrange(len(data) + 1)]))
             await asyncio.sleep(0)  # so that some are gone before supd sees them, and some in the middle of the answer
         assert await ask(config.control, GetStatus()) == Statuses(runs=())
 

@@ -166,27 +166,37 @@ class Figure:
         return self.seen >= self.bound if self.at_least else self.seen <= self.bound
 
 
-def report(options: Options, title: str, unit: str, samples: Samples, figures: Sequence[Figure]) -> int:
-    """Print the outcome; the exit code is 1 where a figure is missed."""
+@dataclass(frozen=True)
+class Outcome:
+    """One table."""
+
+    title: str
+    unit: str
+    samples: Samples
+    figures: Sequence[Figure]
+
+
+def report(options: Options, outcomes: Sequence[Outcome]) -> int:
+    """Print the outcomes; the exit code is 1 where a figure is missed."""
     if options.json:
-        print(json.dumps(_document(title, unit, samples, figures), indent=1))
+        print(json.dumps({"machine": _machine(), "outcomes": [_document(outcome) for outcome in outcomes]}, indent=1))
     else:
-        _print_table(title, unit, samples, figures)
-    return 0 if all(figure.is_met for figure in figures) else 1
+        print("\n\n".join(_table(outcome) for outcome in outcomes))
+    return 0 if all(figure.is_met for outcome in outcomes for figure in outcome.figures) else 1
 
 
-def _document(title: str, unit: str, samples: Samples, figures: Sequence[Figure]) -> dict[str, Any]:
+def _document(outcome: Outcome) -> dict[str, Any]:
+    samples = outcome.samples
     return {
-        "bench": title,
-        "unit": unit,
-        "machine": _machine(),
+        "title": outcome.title,
+        "unit": outcome.unit,
         "starts": samples.starts,
         "noisy_starts": samples.noisy,
         "medians": {name: samples.median(name) for name in samples.of},
         "samples": samples.of,
         "figures": [
             {"text": f.text, "seen": f.seen, "bound": f.bound, "at_least": f.at_least, "unit": f.unit, "met": f.is_met}
-            for f in figures
+            for f in outcome.figures
         ],
     }
 
@@ -195,25 +205,30 @@ def _machine() -> dict[str, str | int | None]:
     return {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
 
 
-def _print_table(title: str, unit: str, samples: Samples, figures: Sequence[Figure]) -> None:
-    machine = _machine()
+def _table(outcome: Outcome) -> str:
+    machine, samples = _machine(), outcome.samples
     count = len(next(iter(samples.of.values())))
-    print(f"{title}\n{count} rounds, {machine['cpus']} CPUs, Python {machine['python']}, Linux {machine['kernel']}\n")
     floor = samples.median("floor") if "floor" in samples.of else None
-    head = f"{'':<22}{'median':>10}{'min':>10}{'max':>10}  {unit}"
-    print(head + (f"{'of floor':>10}{'over floor':>12}" if floor else ""))
+    lines = [
+        outcome.title,
+        f"{count} rounds, {machine['cpus']} CPUs, Python {machine['python']}, Linux {machine['kernel']}",
+        "",
+        f"{outcome.unit:<22}{'median':>10}{'min':>10}{'max':>10}"
+        + (f"{'of floor':>12}{'over floor':>12}" if floor else ""),
+    ]
     for name, values in samples.of.items():
-        line = f"{name:<22}{samples.median(name):>10.3f}{min(values):>10.3f}{max(values):>10.3f}  {' ' * len(unit)}"
+        line = f"{name:<22}{samples.median(name):>10.3f}{min(values):>10.3f}{max(values):>10.3f}"
         if floor:
-            line += f"{samples.median(name) / floor:>9.2f}x{samples.median(name) - floor:>+12.3f}"
-        print(line)
-    print()
-    for figure in figures:
+            line += f"{samples.median(name) / floor:>11.2f}x{samples.median(name) - floor:>+12.3f}"
+        lines.append(line)
+    lines.append("")
+    for figure in outcome.figures:
         word = "at least" if figure.at_least else "at most"
         mark = "met   " if figure.is_met else "MISSED"
-        print(f"{mark}  {figure.text}: {figure.seen:.3f} {figure.unit}, {word} {figure.bound:.3f} {figure.unit}")
+        lines.append(f"{mark}  {figure.text}: {figure.seen:.3f} {figure.unit}, {word} {figure.bound:.3f} {figure.unit}")
     if samples.noisy:
-        print(f"\nnote: the machine was busy with something else at {samples.noisy} of {samples.starts} starts")
+        lines.append(f"note    the machine was busy with something else at {samples.noisy} of {samples.starts} starts")
+    return "\n".join(lines)
 
 
 def against(samples: Samples, *, sooner: float, over_s: float, times: float) -> list[Figure]:

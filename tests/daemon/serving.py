@@ -27,8 +27,9 @@ TIMEOUT_S = 60.0
 
 
 def config_in(folder: Path, **changed: Any) -> Config:
-    """Everything below `folder`, any free port, and no runner kept ready."""
-    return replace(load_config(None, {}, dev_dir=folder / "supd"), ready_runners=0, **changed)
+    """Everything below `folder`, any free port, no runner kept ready, and none that outlives a killed test for long."""
+    config = load_config(None, {}, dev_dir=folder / "supd")
+    return replace(config, ready_runners=0, orphan_wait_s=TIMEOUT_S, linger_s=1.0, **changed)
 
 
 async def wait_for(what: str, look: Callable[[], object]) -> None:

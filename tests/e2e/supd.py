@@ -1,6 +1,7 @@
 """A real supd with real runners and workers, for tests: own folders, own socket, nothing left behind."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from supervisor.shell.cgroup import group_name, remove_cgroup
 from supervisor.shell.clock import boot_s
 
 T = TypeVar("T")
@@ -114,9 +116,15 @@ class Supd:
             if self.process.poll() is None:
                 self.supctl("stop", "--all", "--now", check=False)
                 self.kill(signal.SIGTERM)
+                with contextlib.suppress(AssertionError):  # ready runners end by themselves, and tidy up
+                    wait_for("everything to end", lambda: not carriers(self.marker), timeout_s=5)
             for pid in carriers(self.marker):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            for lock in (self.state / "runners").glob("*.lock"):
+                group = lock.read_text()
+                if group.endswith(group_name(lock.stem)):
+                    wait_for(f"{group} to be empty", functools.partial(remove_cgroup, group))
 
     # --- the client ----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Runs one pure machine: events in, effects out, in order; the only loop there is around the logic."""
 
 import asyncio
-import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -41,22 +41,29 @@ class Driver(Generic[Event, Effect]):
         self.machine = machine
         self._perform = perform
         self._tick = tick
-        self._inbox: asyncio.Queue[tuple[Event, asyncio.Future[None] | None]] = asyncio.Queue(maxsize=INBOX_MAX)
+        self._inbox: deque[tuple[Event, asyncio.Future[None] | None]] = deque()
+        self._wake = asyncio.Event()
 
     @property
     def is_behind(self) -> bool:
         """Whether so much is waiting that what says itself again later is better left out."""
-        return self._inbox.qsize() >= INBOX_MAX // 2
+        return len(self._inbox) >= INBOX_MAX // 2
 
     def put(self, event: Event) -> None:
         """Hand in an event from inside the loop; raises asyncio.QueueFull when the machine is hopelessly behind."""
-        self._inbox.put_nowait((event, None))
+        self._put(event, None)
 
     async def ask(self, event: Event) -> None:
         """Hand in an event and wait until all that follows from it has been performed, `Persist` included."""
         performed = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait((event, performed))
+        self._put(event, performed)
         await performed
+
+    def _put(self, event: Event, performed: asyncio.Future[None] | None) -> None:
+        if len(self._inbox) >= INBOX_MAX:
+            raise asyncio.QueueFull
+        self._inbox.append((event, performed))
+        self._wake.set()
 
     async def run(self) -> None:
         """Feed events and ticks until cancelled."""
@@ -79,6 +86,16 @@ class Driver(Generic[Event, Effect]):
             left_s = None if deadline_s is None else deadline_s - boot_s()
             if left_s is not None and left_s <= 0:
                 return self._tick, None
-            with contextlib.suppress(TimeoutError):  # a timer of the loop may fire a hair early: look again
-                async with asyncio.timeout(left_s):
-                    return await self._inbox.get()
+            if self._inbox:
+                return self._inbox.popleft()
+            await self._wait(left_s)  # a timer of the loop may fire a hair early: look again
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        """Until something is put in, or time is up. (asyncio.timeout would cancel a task at every tick.)"""
+        self._wake.clear()
+        timer = None if timeout_s is None else asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()

@@ -84,7 +84,7 @@ class Jobs:
         self.runs: dict[str, Run] = {}
         self._runners: Runners | None = None
         self._group: asyncio.TaskGroup | None = None
-        self._names_being_started: set[str] = set()
+        self._being_started: dict[str, tuple[str, asyncio.Event]] = {}  # by name: the request, and its end
 
     def use(self, runners: Runners) -> None:
         """Where runners come from; before `run`."""
@@ -107,16 +107,21 @@ class Jobs:
 
     async def start(self, spec: JobSpec, submitter: Submitter, request_id: str) -> str:
         """Accept a run; when this returns it survives power loss. Raises Refused."""
-        known = await self._journal.run_of_request(request_id)
+        while (known := await self._journal.run_of_request(request_id)) is None:
+            twin = self._being_started.get(spec.name)
+            if twin is None or twin[0] != request_id:
+                break
+            await twin[1].wait()  # the same request, sent again while the first is on its way to the disk
         if known is not None:
             return known
         active = [r for r in self.runs.values() if r.name == spec.name and not r.machine.is_final]
-        if active or spec.name in self._names_being_started:
+        if active or spec.name in self._being_started:
             other = active[0].job.run if active else spec.name
             raise Refused(
                 "F101", f"{other} is still active", hint=f"supctl stop {spec.name}, or give the job another name"
             )
-        self._names_being_started.add(spec.name)
+        ended = asyncio.Event()
+        self._being_started[spec.name] = request_id, ended
         try:
             job = Job(run=self._new_run_id(spec.name), spec=spec, submitter=submitter)
             _check_size(job)
@@ -130,7 +135,8 @@ class Jobs:
                 self._note(run, c.Note("job.accepted", f"started by {user}", None, {"user": user}))
             return made
         finally:
-            self._names_being_started.discard(spec.name)
+            del self._being_started[spec.name]
+            ended.set()
 
     def find(self, word: str) -> Run:
         """The run a user's word means: NAME@HEX, a job's name (its newest run), or "" for the only active run, else

@@ -32,7 +32,7 @@ from protocol.member_events import (
     Tick,
 )
 from protocol.messages import encode
-from protocol.messages.member import Hello, Offer, Renewal, Welcome
+from protocol.messages.member import Hello, Offer, Part, Renewal, Welcome
 from protocol.messages.runner import Record, TakeOn
 from protocol.ranks import inherited
 from protocol.text import one_line
@@ -76,7 +76,7 @@ class Runner:
         self._workers: Workers | None = None
         self._helpers: set[int] = set()  # our own children that are no workers
         self._nproc: int | None = None  # ranks this node can run, once they were counted
-        self._unwritten: bytes | None = None  # the newest record, if it is not on its way to the disk yet
+        self._unwritten: Record | None = None  # the newest record, if it is not on its way to the disk yet
         self._writer: asyncio.Task[None] | None = None
         self._disk_hangs = False
         self._ended = asyncio.Event()
@@ -174,7 +174,7 @@ class Runner:
 
     async def _persist(self, renewal: Renewal) -> None:
         """Put the record on disk before what is in it is told; a disk that hangs is waited for once, not for ever."""
-        self._unwritten = encode(Record(run=self._task.run, incarnation=self._task.incarnation, renewal=renewal))
+        self._unwritten = Record(run=self._task.run, incarnation=self._task.incarnation, renewal=renewal)
         if self._writer is None or self._writer.done():
             self._writer = self._group.create_task(self._write_record(), name="record")
             self._disk_hangs = False
@@ -189,10 +189,11 @@ class Runner:
 
     async def _write_record(self) -> None:
         path = Path(self._task.run_dir) / f"{self._task.incarnation}.record"
-        while (content := self._unwritten) is not None:
+        while (record := self._unwritten) is not None:
             self._unwritten = None
+            is_outcome = record.renewal.part is Part.FINISHED  # a job that is done must not be done again
             try:
-                await asyncio.to_thread(write_whole, path, content)
+                await asyncio.to_thread(write_whole, path, encode(record), through=is_outcome)
             except OSError as exc:  # training goes on; only what a next supd could read is poorer
                 log.warning("record_unwritten", path=str(path), error=repr(exc))
 

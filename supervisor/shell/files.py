@@ -5,16 +5,20 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
+def write_whole(path: Path, content: bytes, mode: int = 0o600, *, through: bool = False) -> None:
     """Replace a file in one step. A kill at any instant leaves the old content or the new one.
 
-    A power loss may leave an empty file: this is for what concerns processes that end with the power, so nobody
-    waits for a disk to write it through. Blocks all the same: call it in a thread. One writer a file. Raises OSError.
+    A power loss may leave an empty file, which is well for what concerns processes that end with the power: nobody
+    waits for a disk then. With `through` it is on the disk when this returns. Blocks all the same: call it in a
+    thread. One writer a file. Raises OSError.
     """
     draft = path.with_name(f"{path.name}.new")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with open(fd, "wb") as file:
         file.write(content)
+        if through:
+            file.flush()
+            os.fsync(fd)
     os.replace(draft, path)
 
 

@@ -98,7 +98,8 @@ class Story:
             if before is not None and event.generation is not None and event.generation >= before:
                 self._held.append(event)
             else:
-                self._sup(f"{event.kind.replace('.', ' ')}: {safe(event.text)}")
+                kind = "" if event.kind.startswith("generation.") else f"{event.kind.replace('.', ' ')}: "
+                self._sup(f"{kind}{safe(event.text)}")  # what is said of a generation begins with it
 
     def _take_status(self, run: RunStatus) -> None:
         self.run = run

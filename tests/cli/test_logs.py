@@ -41,14 +41,14 @@ def test_on_one_node_the_prefix_is_the_rank_and_the_bar_tells_the_stream(supctl:
         "── generation 0 · 12 ranks ──",
         "0  │ a",
         "11 ┃ b",
-        "sup │ generation ended: ran 1.0 s",
+        "sup │ ran 1.0 s",
     ]
 
 
 def test_on_several_nodes_the_prefix_names_the_node(supctl: Supctl, daemon: Daemon) -> None:
     run = a_run(nodes=("n1", "gpu-02"), nnodes=2)
     daemon(one_run(run, chunk(b"a\n"), chunk(b"b\n", 3, node="gpu-02"), event("x"), End()))
-    assert supctl("logs").out.splitlines()[1:] == ["n1:0     │ a", "gpu-02:3 │ b", "     sup │ generation ended: x"]
+    assert supctl("logs").out.splitlines()[1:] == ["n1:0     │ a", "gpu-02:3 │ b", "     sup │ x"]
 
 
 def test_without_utf_8_everything_of_ours_is_ascii(
@@ -139,7 +139,7 @@ def test_following_goes_on_over_a_restart_and_ends_with_the_outcome(supctl: Supc
     assert result.out.splitlines() == [
         "── generation 0 · 4 ranks ──",
         "0 │ a",
-        "sup │ generation ended: before",
+        "sup │ before",
         "sup │ incident #1",
         "sup │   rank 1 on n1 exited with code 1",
         "sup │   generation 0",
@@ -153,8 +153,8 @@ def test_events_of_other_generations_are_left_out(supctl: Supctl, daemon: Daemon
     run = a_run(generation=2)
     daemon(one_run(run, event("old", generation=1), event("new", generation=2), End()))
     assert "old" not in supctl("logs").out
-    assert supctl("logs", "--gen", "-1").out == "sup │ generation ended: old\n"
-    assert supctl("logs", "--gen", "all").out == "sup │ generation ended: old\nsup │ generation ended: new\n"
+    assert supctl("logs", "--gen", "-1").out == "sup │ old\n"
+    assert supctl("logs", "--gen", "all").out == "sup │ old\nsup │ new\n"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_reading_the_past_what_the_supervisor_did_follows_the_output_of_its_gene
     assert supctl("logs", "--gen", "all").out.splitlines() == [
         "── generation 0 ──",
         "0 │ a",
-        "sup │ generation ended: x",
+        "sup │ x",
         "── generation 1 · 4 ranks ──",
         "0 │ b",
         "sup │ job succeeded: y",

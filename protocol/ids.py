@@ -2,14 +2,8 @@
 
 from typing import NewType
 
-NodeName = NewType("NodeName", str)
-"""A node's name, unique in its fleet."""
-
 RunId = NewType("RunId", str)
 """`NAME@HEX`: one `supctl start` of a job, unique in its fleet."""
-
-Incarnation = NewType("Incarnation", str)
-"""16 hex digits drawn when a runner is started: tells its present from its past."""
 
 NO_GENERATION = -1
 """The generation of a runner that has not launched any."""

@@ -6,7 +6,7 @@ Each gives the value in the form the structs want; what it gives for a value it 
 import re
 from collections.abc import Iterable
 
-from protocol.tables import Check, Kind, Spot, did_you_mean, shown
+from protocol.tables import MAX_SHOWN_CHARS, Check, Kind, Spot, accepts, did_you_mean, quoted, shown
 
 MAX_DURATION_S = 365 * 86400.0
 MAX_INT = 2**63 - 1  # the most that a message can carry, and what the kernel takes for a limit
@@ -17,6 +17,16 @@ _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
 _DURATION = re.compile(
     rf"(?:(?P<d>{_NUMBER})d)?(?:(?P<h>{_NUMBER})h)?(?:(?P<m>{_NUMBER})m(?!s))?"
     rf"(?:(?P<s>{_NUMBER})s)?(?:(?P<ms>{_NUMBER})ms)?"
+)
+_DURATION_FORM = f"^{re.sub('[?]P<[a-z]+>', '?:', _DURATION.pattern)}$"  # JSON Schema knows no names of groups
+_DURATION_SCHEMA = {"type": "string", "minLength": 1, "pattern": _DURATION_FORM}
+_DURATION_HINT = 'write a duration like "90s", "1h30m" or "500ms" (units d, h, m, s, ms, the largest first)'
+_LONG_UNITS = (
+    (re.compile("milliseconds?|millis|msecs?"), "ms"),
+    (re.compile("seconds?|secs?"), "s"),
+    (re.compile("minutes?|mins?"), "m"),
+    (re.compile("hours?|hrs?"), "h"),
+    (re.compile("days?"), "d"),
 )
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 
@@ -30,37 +40,77 @@ def parse_duration_s(text: str) -> float:
     if not text or not match:
         if re.fullmatch(_NUMBER, text):
             raise ValueError(f'a duration needs a unit: write "{text}s"')
-        raise ValueError('write a duration like "90s", "1h30m" or "500ms" (units d, h, m, s, ms, the largest first)')
+        near = _near_duration(text)
+        raise ValueError(f'write "{near}"' if near else _DURATION_HINT)
     duration_s = sum(float(number) * _UNIT_MS[unit] for unit, number in match.groupdict(default="0").items()) / 1000
     if duration_s > MAX_DURATION_S:
         raise ValueError('a duration is at most a year: write "365d" or less')
     return duration_s
 
 
+def _near_duration(text: str) -> str:
+    """The duration that "30sec", "2 Min" or "1h 30m" means; "" where it is none."""
+    near = re.sub("[ ,]", "", text[:MAX_SHOWN_CHARS].lower())
+    for words, unit in _LONG_UNITS:
+        near = words.sub(unit, near)
+    return near if _DURATION.fullmatch(near) else ""
+
+
+@accepts(_DURATION_SCHEMA)
 def duration(at: Spot, value: object) -> object:
     """A duration as seconds."""
+    return _duration(at, value)
+
+
+def _duration(at: Spot, value: object, or_word: str = "") -> float | None:
+    """`or_word` is what else can be written there, for the hints."""
     if isinstance(value, str):
         try:
             return parse_duration_s(value)
         except ValueError as exc:
-            at.wrong(Kind.DURATION, value, "cannot be read as a duration", str(exc))
+            hint = str(exc)
+            at.wrong(
+                Kind.DURATION,
+                value,
+                "cannot be read as a duration",
+                f"{hint}{or_word}" if hint == _DURATION_HINT else hint,
+            )
     elif isinstance(value, int | float) and not isinstance(value, bool):
         in_minutes = f' or "{value // 60}m"' if isinstance(value, int) and value >= 60 and value % 60 == 0 else ""
         hint = f'write "{value}s"{in_minutes}' if 0 <= value <= MAX_DURATION_S else 'write it like "300s" or "5m"'
         at.wrong(Kind.DURATION, value, "needs a unit", hint)
     else:
-        at.wrong_type("a string", value, 'write it like "300s" or "5m"')
+        at.wrong_type("a string", value, f'write it like "300s" or "5m"{or_word}')
     return None
 
 
+@accepts({"anyOf": [{"const": "off"}, _DURATION_SCHEMA]})
 def duration_or_off(at: Spot, value: object) -> object:
     """A duration as seconds, or None for "off"."""
-    return None if value == "off" else duration(at, value)
+    return None if value == "off" else _duration(at, value, ', or "off"')
+
+
+@accepts(duration_or_off.json_schema)
+def limit(at: Spot, value: object) -> object:
+    """A duration over 0 as seconds, or None for "off"."""
+    limit_s = duration_or_off(at, value)
+    if limit_s == 0:
+        at.wrong(Kind.RANGE, value, "would pass at once", 'write "off" for no limit')
+    return limit_s
+
+
+@accepts({"type": "boolean"})
+def boolean(at: Spot, value: object) -> object:
+    """true or false."""
+    if not isinstance(value, bool):
+        at.wrong_type("a boolean", value, "write true or false, without quotes")
+    return value
 
 
 # --- strings -----------------------------------------------------------------------------------------------------
 
 
+@accepts({"type": "string"})
 def string(at: Spot, value: object) -> object:
     """A string without NUL; it may be empty."""
     if not isinstance(value, str):
@@ -71,6 +121,7 @@ def string(at: Spot, value: object) -> object:
     return value
 
 
+@accepts({"type": "string", "minLength": 1})
 def text(at: Spot, value: object) -> object:
     """A string without NUL that is not empty."""
     if value == "":
@@ -82,6 +133,7 @@ def matching(pattern: str, noun: str, form: str) -> Check:
     """A check for strings that match all of `pattern`: those that are `noun`, which `form` explains."""
     compiled = re.compile(pattern)
 
+    @accepts({"type": "string", "pattern": f"^(?:{pattern})$"})
     def check(at: Spot, value: object) -> object:
         if not isinstance(value, str):
             return string(at, value)
@@ -95,6 +147,7 @@ def matching(pattern: str, noun: str, form: str) -> Check:
 def choice(*words: str) -> Check:
     """A check for one of a few words."""
 
+    @accepts({"enum": list(words)})
     def check(at: Spot, value: object) -> object:
         if not isinstance(value, str):
             at.wrong_type("a string", value, f"write {_choices(words)}")
@@ -110,20 +163,40 @@ def _choices(words: Iterable[str]) -> str:
     return " or ".join(f'"{word}"' for word in words)
 
 
+def not_yet(check: Check, word: str, hint: str) -> Check:
+    """`check`, which knows one more word: one that later versions take."""
+
+    @accepts(check.json_schema)
+    def check_word(at: Spot, value: object) -> object:
+        if value == word:
+            at.wrong(Kind.NOT_YET, value, f'cannot be "{word}" in this version', hint)
+            return value
+        return check(at, value)
+
+    return check_word
+
+
 # --- numbers and arrays ------------------------------------------------------------------------------------------
 
 
 def integer(low: int, high: int, *words: str) -> Check:
     """A check for an integer in a range, both ends included, or one of a few words."""
     span = f"{low} or more" if high == MAX_INT else f"{low} to {high}" if low < high else f"{low}"
-    wanted = f"write {span}" + "".join(f' or "{word}"' for word in words)
+    or_word = "".join(f' or "{word}"' for word in words)
+    wanted = f"write {span}{or_word}"
+    numbers = {"type": "integer", "minimum": low, "maximum": high}
 
+    @accepts({"anyOf": [numbers, {"enum": list(words)}]} if words else numbers)
     def check(at: Spot, value: object) -> object:
         if isinstance(value, int) and not isinstance(value, bool):
-            if not low <= value <= high:
+            if value > high == MAX_INT:
+                at.wrong(Kind.RANGE, value, "is out of range", f"write {low} to {high}{or_word}")
+            elif not low <= value <= high:
                 at.wrong(Kind.RANGE, value, "is out of range", wanted)
         elif isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
             at.wrong_type("an integer", value, f"write {value} without quotes")
+        elif isinstance(value, float) and value.is_integer() and low <= value <= high:
+            at.wrong_type("an integer", value, f"write {int(value)}")
         elif not isinstance(value, str) or not words:
             at.wrong_type("an integer", value, wanted)
         elif value not in words:
@@ -136,9 +209,10 @@ def integer(low: int, high: int, *words: str) -> Check:
 def array_of(check: Check, *, is_empty_allowed: bool = True) -> Check:
     """A check for an array whose items all pass `check`; it gives a tuple."""
 
+    @accepts({"type": "array", "items": check.json_schema, "minItems": 0 if is_empty_allowed else 1})
     def check_array(at: Spot, value: object) -> object:
         if not isinstance(value, list):
-            at.wrong_type("an array", value, f"write [{shown(value) or '…'}]")
+            at.wrong_type("an array", value, f"write {at.spelled(_as_array(check, value))}")
             return ()
         if not value and not is_empty_allowed:
             at.wrong(Kind.TEXT, value, "must not be empty", "write at least one item, or leave the key out")
@@ -147,6 +221,23 @@ def array_of(check: Check, *, is_empty_allowed: bool = True) -> Check:
     return check_array
 
 
+def _as_array(check: Check, value: object) -> str:
+    """The array that a value is meant to be which is none: a command line becomes its words, as a shell takes it."""
+    if not isinstance(value, str):
+        return f"[{shown(value) or '…'}]"
+    if check.json_schema.get("type") != "string":
+        return f"[{value}]" if re.fullmatch(r"[0-9, ]{1,60}", value) else "[…]"
+    import shlex  # only where something is wrong
+
+    try:
+        words = shlex.split(value) or [value]
+    except ValueError:  # an open quote
+        words = [value]
+    is_short = len(value) <= MAX_SHOWN_CHARS
+    return f"[{', '.join(map(quoted, words))}]" if is_short else f"[{quoted(words[0])}, …], a string for each word"
+
+
+@accepts({"const": 1})
 def schema_version(at: Spot, value: object) -> object:
     """The version of the file's format: 1."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 1:

@@ -19,7 +19,7 @@ A runner never makes this machine raise: what it says is checked against what wa
 from collections import deque
 from collections.abc import Callable
 
-from protocol import verdict
+from protocol import notes, reports, verdict
 from protocol.coordinator_events import (
     FINAL,
     LIVE,
@@ -44,14 +44,11 @@ from protocol.job import JobSpec
 from protocol.member_events import SETTLED
 from protocol.messages.control import Incident, Outcome
 from protocol.messages.member import Answer, Order, Part, Release, Renewal, Run, Stop, Wait
+from protocol.pace import Pace
 from protocol.restart import Again, Failure, GiveUp, decide
-from protocol.seating import fits, is_sound, ranks_of, seats_for
+from protocol.runner_starts import RunnerStarts
+from protocol.seating import fits, is_sound, lost_its_port, seats_for
 from protocol.text import one_line
-
-RUNNER_ATTEMPTS_MAX = 5
-"""How often in a row a runner may fail to start before the run fails; the waits between are RUNNER_RETRY_S."""
-
-RUNNER_RETRY_S = 1.0
 
 GENERATION_MAX = 2**31 - 1
 """Above this a generation is nonsense; the limit keeps the next one encodable."""
@@ -85,6 +82,7 @@ class Coordinator:
         self.incidents = record.incidents
         self.incident = record.incident
         self.incident_is_open = record.incident_is_open
+        self.stalled = record.stalled
         self.reason = record.reason
         self.runners: dict[str, str] = {}  # node -> incarnation of its runner
         self.heard_s: dict[str, float] = {}  # node -> when its runner reported last
@@ -93,11 +91,12 @@ class Coordinator:
         self.parts = dict(record.last_parts)  # node -> the seated runner's newest renewal of this generation
         self.gone: set[str] = set()  # nodes where nothing of this generation is alive
         self.past: deque[str] = deque(maxlen=PAST_RUNNERS_MAX)  # incarnations that are proven gone
+        self.counted: dict[str, str] = {}  # node -> what has been told of how its ranks were counted
+        self.pace = Pace()  # of this generation's steps
         self.backoff_until_s: float | None = None
         self.finish_by_s: float | None = None
         self._draw = draw
-        self._failed_starts: dict[str, int] = {}  # node -> runners that could not be started, in a row
-        self._runner_retry_at_s: float | None = None
+        self._starts = RunnerStarts()
         self._asides: list[Note | EnsureRunner] = []  # of the event that is being handled
 
     # --- the door ------------------------------------------------------------------------------------------------
@@ -109,12 +108,11 @@ class Coordinator:
         and then told to every runner; whoever misses that gets the same with the answer to its next renewal.
         """
         before, self._asides = self.record(), []
-        if isinstance(event, Heard):
-            self.heard_s[event.node] = now_s
         match event:
             case Opened():
                 self._on_opened(now_s)
             case Heard(node, incarnation, renewal):
+                self.heard_s[node] = now_s
                 self._on_heard(node, incarnation, renewal, now_s)
             case RunnerGone(node, incarnation):
                 self._on_runner_gone(node, incarnation, now_s)
@@ -139,7 +137,7 @@ class Coordinator:
     @property
     def deadline_s(self) -> float | None:
         """When a Tick is due; None: never."""
-        due = [d for d in (self.backoff_until_s, self.finish_by_s, self._runner_retry_at_s) if d is not None]
+        due = [d for d in (self.backoff_until_s, self.finish_by_s, self._starts.retry_at_s) if d is not None]
         return min(due, default=None)
 
     @property
@@ -188,7 +186,7 @@ class Coordinator:
         self.past.extend(sorted(other for other in known if other is not None and other != incarnation))
         self.runners[node] = incarnation
         self.newest.pop(node, None)
-        self._failed_starts.pop(node, None)
+        self._starts.has_come(node)
         if seat is not None and seat.incarnation != incarnation:
             self._lose(node, "was replaced by a new one", now_s)
 
@@ -224,12 +222,12 @@ class Coordinator:
     def _on_runner_failed(self, node: str, reason: str, now_s: float) -> None:
         if self.is_final or node not in self.nodes or node in self.runners:
             return
-        attempts = self._failed_starts[node] = self._failed_starts.get(node, 0) + 1
+        are_too_many = self._starts.has_failed(node)
         self._note("runner.failed", f"no runner could be started on {node}: {reason}", node=node)
-        if attempts >= RUNNER_ATTEMPTS_MAX and self.phase not in LIVE:
+        if are_too_many and self.phase not in LIVE:
             self._end(Phase.FAILED, f"no runner could be started on {node}: {reason}")
         else:
-            self._runner_retry_at_s = now_s + RUNNER_RETRY_S
+            self._starts.retry_after(now_s)
 
     def _ensure_runners(self) -> None:
         wanted = [EnsureRunner(node) for node in self.nodes if node not in self.runners]
@@ -244,13 +242,15 @@ class Coordinator:
             self._form()
         elif self.phase in LIVE and self._is_present(node, incarnation, renewal):
             self.parts[node] = renewal
-            self.has_started |= self._all_started
+            if (step := reports.last_step(self.parts)) is not None:
+                self.pace.saw(*step, now_s)
+            self.has_started |= reports.all_started(self.seats, self.parts)
             self._judge(node, renewal, now_s)
 
     def _believe(self, generation: int) -> None:
         """A runner ahead of us is believed (R3): the next generation is above the highest seen."""
         self.generation = generation
-        self.parts, self.gone = {}, set()
+        self.parts, self.gone, self.pace, self.stalled = {}, set(), Pace(), ()
         if self.phase in (Phase.LAUNCHING, Phase.RUNNING):
             self.phase, self.restart = Phase.STOPPING, "a runner was ahead of its coordinator"
 
@@ -270,6 +270,8 @@ class Coordinator:
             why = "was told to end by somebody else"
             self._open_incident(verdict.runner_lost(self.incidents + 1, self.generation, node, why))
         else:
+            self.stalled, told = notes.of_stalls(node, self.stalled, renewal)
+            self._asides += told
             self._see_progress(now_s)
         if renewal.part in (Part.STOPPED, Part.FINISHED):
             self.gone.add(node)
@@ -280,19 +282,19 @@ class Coordinator:
         if self.incident_is_open and self.incident is not None and self.incident.node == node:
             found = verdict.incident(self.incident.number, node, renewal)
             if found is not None and found != self.incident:
-                self._set_incident("incident.corrected", found)
+                note = notes.corrected(self.incident, found)
+                self.incident = found
+                self._asides += [note] if note else []
 
     def _see_progress(self, now_s: float) -> None:
-        if self._all_finished:
+        if reports.all_finished(self.seats, self.parts):
             self._succeed()
             return
-        started = (Part.RUNNING, Part.FINISHED)
-        if self.phase is Phase.LAUNCHING and self._all_seated(lambda part: part.part in started):
+        if self.phase is Phase.LAUNCHING and reports.all_launched(self.seats, self.parts):
             self.phase = Phase.RUNNING
             self._note("generation.ready", f"generation {self.generation}: every rank has started")
         limit_s = self.spec.stop.finish_timeout_s
-        any_ended = any(r.exit is not None for part in self.parts.values() for r in part.ranks)
-        if limit_s is not None and any_ended and self.finish_by_s is None:
+        if limit_s is not None and reports.any_ended(self.parts) and self.finish_by_s is None:
             self.finish_by_s = now_s + limit_s
 
     # --- operator and time ---------------------------------------------------------------------------------------
@@ -330,15 +332,13 @@ class Coordinator:
             self._begin_forming()
         if self.finish_by_s is not None and now_s >= self.finish_by_s:
             self._on_finish_timeout(self.spec.stop.finish_timeout_s or 0.0)
-        if self._runner_retry_at_s is not None and now_s >= self._runner_retry_at_s:
-            self._runner_retry_at_s = None
+        if self._starts.is_due(now_s):
             self._ensure_runners()
 
     def _on_finish_timeout(self, limit_s: float) -> None:
         self.finish_by_s = None
-        ended = {r.rank for part in self.parts.values() for r in part.ranks if r.exit is not None}
         for node, seat in self.seats.items():
-            late = tuple(rank for rank in ranks_of(seat) if rank not in ended)
+            late = reports.unended(seat, self.parts)
             if late:  # else only what they have left behind is being ended, and that ends by itself
                 self._open_incident(verdict.unfinished(self.incidents + 1, self.generation, node, late, limit_s))
                 return
@@ -361,36 +361,24 @@ class Coordinator:
             return
         seats = seats_for(self.generation + 1, {n: offers[n] for n in self.nodes}, self.runners, self.restart_reason)
         first = seats[self.nodes[0]].assignment
-        if any(seat.assignment.master_port == first.master_port for seat in self.seats.values()):
+        is_given = self.spec.rendezvous.master_port != "auto"
+        if not is_given and any(seat.assignment.master_port == first.master_port for seat in self.seats.values()):
             return  # the last generation's: the next offer has another
         self.phase, self.generation = Phase.LAUNCHING, first.generation
-        self.seats, self.parts, self.gone = seats, {}, set()
-        ranks, nodes, master = first.world_size, first.nnodes, f"{first.master_addr}:{first.master_port}"
-        size = f"{ranks} rank{'s' if ranks > 1 else ''} on {nodes} node{'s' if nodes > 1 else ''}"
-        text = f"generation {self.generation}: {size}, master {master}"
-        self._note("generation.launched", text, ranks=ranks, nodes=nodes, master=master)
+        self.seats, self.parts, self.gone, self.pace, self.stalled = seats, {}, set(), Pace(), ()
+        self._asides.append(notes.launched(seats))
+        for node in self.nodes:
+            how = one_line(offers[node].note)
+            if how and how != self.counted.get(node):
+                self.counted[node] = how
+                self._note("ranks.counted", f"{node}: {how}", node=node)
 
     def _open_incident(self, incident: Incident) -> None:
         """The generation ends because of this; whatever ends from here on belongs to it (R4)."""
         self.phase, self.finish_by_s = Phase.STOPPING, None
         self.incident_is_open = True
-        self._set_incident("incident.opened", incident)
-
-    def _set_incident(self, kind: str, incident: Incident) -> None:
         self.incidents, self.incident = incident.number, incident
-        self._note(
-            kind,
-            incident.summary,
-            number=incident.number,
-            cause=incident.cause,
-            node=incident.node,
-            rank=incident.rank,
-            pid=incident.pid,
-            exit_code=incident.exit_code,
-            signal=incident.signal,
-            ended_wall_s=incident.wall_s or None,
-            stderr=b"\n".join(incident.stderr_tail).decode(errors="replace"),
-        )
+        self._asides.append(notes.opened(incident))
 
     def _see_whether_all_gone(self, now_s: float) -> None:
         if self.phase is Phase.STOPPING and self.gone >= set(self.seats):  # R1
@@ -398,19 +386,14 @@ class Coordinator:
             self._after_generation(now_s)
 
     def _note_end_of_generation(self, now_s: float) -> None:
-        killed = verdict.killed_while_stopping(self.parts.values())
         is_now = self.stop is not None and self.stop.now
         grace = "no grace" if is_now else f"grace {self._grace_s(self.stop.grace_s if self.stop else None):g} s"
-        stuck = sum(len(part.stuck_pids) for part in self.parts.values())
         ran_s = self._ran_s(now_s) if self.launched_s is None else now_s - self.launched_s
-        text = f"generation {self.generation} ended after {ran_s:.1f} s"
-        text += f", {verdict.rank_list(killed)} ended by SIGKILL ({grace})" if killed else ""
-        text += f", {stuck} processes still wait for the kernel" if stuck else ""
-        self._note("generation.ended", text, ran_s=round(ran_s, 3), killed=len(killed))
+        self._asides.append(notes.ended(self.generation, self.parts.values(), ran_s, grace))
 
     def _after_generation(self, now_s: float) -> None:
         was_incident, self.incident_is_open = self.incident_is_open, False
-        if self._all_finished:
+        if reports.all_finished(self.seats, self.parts):
             self._succeed()
         elif self.stop is not None:
             self._end(Phase.STOPPED, self.reason)
@@ -423,11 +406,14 @@ class Coordinator:
 
     def _decide(self, now_s: float) -> None:
         assert self.incident is not None
+        is_hang = self.incident.cause == "hang"
         failure = Failure(
             is_infrastructure=self.incident.cause == "runner-lost",
-            exit_code=self.incident.exit_code,
+            lost_its_port=self._lost_its_port(self.incident.rank),
+            exit_code=None if is_hang else self.incident.exit_code,  # that was our doing
+            ends_run=is_hang and self.spec.hang.action == "fail",
             has_ever_started=self.has_started,
-            had_started=self._all_started,
+            had_started=reports.all_started(self.seats, self.parts),
             ran_s=self._ran_s(now_s),
             saved_step=self.saved_step,
         )
@@ -450,7 +436,7 @@ class Coordinator:
 
     def _end(self, phase: Phase, reason: str) -> None:
         self.phase, self.reason = phase, reason
-        self.backoff_until_s = self.finish_by_s = self._runner_retry_at_s = None
+        self.backoff_until_s = self.finish_by_s = self._starts.retry_at_s = None
         self._note(f"job.{Outcome(phase.value)}", reason)
 
     # --- what is derived -----------------------------------------------------------------------------------------
@@ -458,28 +444,18 @@ class Coordinator:
     @property
     def saved_step(self) -> int | None:
         """The last checkpoint that any runner has seen."""
-        seen = [p.saved_step for p in (*self.parts.values(), *self.newest.values()) if p.saved_step is not None]
-        return max(seen, default=self.ledger.saved_step)
+        seen = reports.saved_step((*self.parts.values(), *self.newest.values()))
+        return self.ledger.saved_step if seen is None else seen
 
-    def _all_seated(self, holds: Callable[[Renewal], bool]) -> bool:
-        """Whether it holds of every seated runner's report; never of one that has not reported."""
-        parts = [self.parts.get(node) for node in self.seats]
-        return all(part is not None and holds(part) for part in parts)
-
-    @property
-    def _all_finished(self) -> bool:
-        return self._all_seated(lambda part: part.part is Part.FINISHED)
-
-    @property
-    def _all_started(self) -> bool:
-        """Whether every rank of this generation has started, by what its runners say of it now."""
-        started = sum(rank.started for part in self.parts.values() for rank in part.ranks)
-        return started == sum(seat.assignment.nproc for seat in self.seats.values())
+    def _lost_its_port(self, culprit: int | None) -> bool:
+        """Whether rank 0 found the port taken that we had chosen for it; one that the job names is its own affair."""
+        node, seat = next(iter(self.seats.items()))
+        return self.spec.rendezvous.master_port == "auto" and lost_its_port(culprit, seat, self.parts.get(node))
 
     def _ran_s(self, now_s: float) -> float:
         """The longest life of a rank; where nobody is left to tell, the time since the launch."""
-        unknown = 0.0 if self.launched_s is None else now_s - self.launched_s
-        return max((r.exit.ran_s for p in self.parts.values() for r in p.ranks if r.exit is not None), default=unknown)
+        known_s = reports.longest_life_s(self.parts)
+        return known_s if known_s is not None else 0.0 if self.launched_s is None else now_s - self.launched_s
 
     def _grace_s(self, grace_s: float | None) -> float:
         return self.spec.stop.grace_s if grace_s is None else grace_s
@@ -509,6 +485,7 @@ class Coordinator:
             incidents=self.incidents,
             incident=self.incident,
             incident_is_open=self.incident_is_open,
+            stalled=self.stalled,
             reason=self.reason,
             last_parts={n: verdict.without_tails(part) for n, part in self.parts.items()} if self.is_final else {},
         )

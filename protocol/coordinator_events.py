@@ -56,6 +56,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     incidents: int = 0
     incident: Incident | None = None  # the last one
     incident_is_open: bool = False
+    stalled: tuple[int, ...] = ()  # ranks of the generation of which was told that they make no progress
     reason: str = ""  # of the final state
     last_parts: dict[str, Renewal] = {}  # of the final state: node -> how its ranks ended (without what they said last)
 

@@ -28,11 +28,6 @@ class FrameDecoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    @property
-    def is_between_frames(self) -> bool:
-        """Whether the stream could end here without cutting a frame."""
-        return not self._buffer
-
     def feed(self, data: bytes) -> list[bytes]:
         """Take in bytes; return the payloads that are complete now, oldest first.
 

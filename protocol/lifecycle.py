@@ -4,14 +4,15 @@
        │                 │                      │                    │
        └─────────────────┴──────reaped──────────┴────────────────────┴──▶ EXITED
 
-Without a pre-signal a stop leads straight to TERMINATING, with `now` straight to KILLING. A second stop can
-only make the end come sooner. What its process leaves behind is the member's business (member.py).
+Without a pre-signal a stop leads straight to TERMINATING, with `now` straight to KILLING; an abort leads to
+TERMINATING by SIGABRT. A second stop can only make the end come sooner. What its process
+leaves behind is the member's business (member.py).
 """
 
 from dataclasses import dataclass
 
 from protocol.errors import InvalidTransition
-from protocol.signals import SIGKILL, signal_number
+from protocol.signals import SIGABRT, SIGCONT, SIGKILL, signal_number
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,13 @@ class StopRequested:
 
 
 @dataclass(frozen=True)
+class AbortRequested:
+    """It hangs: SIGABRT, so that it leaves its stacks (SIGCONT lets it do so), after `grace_s` SIGKILL."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True)
 class Reaped:
     """Its status was read."""
 
@@ -69,7 +77,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = StopRequested | Reaped | Tick
+Event = StopRequested | AbortRequested | Reaped | Tick
 
 
 def stop_request(
@@ -105,6 +113,10 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, list[int]]:
             return _on_tick(state, now_s)
         case StopRequested():
             return _on_stop(state, event, now_s)
+        case AbortRequested(grace_s):
+            if isinstance(state, Running):
+                return Terminating(now_s + grace_s), [SIGABRT, SIGCONT]
+            return state, []
 
 
 def _on_tick(state: State, now_s: float) -> tuple[State, list[int]]:

@@ -6,21 +6,23 @@
       │                                                        ▼                all ended with 0
       └─ (run g+1) ◀── STOPPED ◀──the whole tree is gone── STOPPING      RUNNING ──▶ (clearing) ──▶ FINISHED
 
-A failure is acted on at once, without waiting for the coordinator's "stop": it would say nothing else
-(R4), and so a runner whose coordinator is away does the right thing by itself. Orders only go up (R3).
+A failure, and a hang (health.py), is acted on at once, without waiting for the coordinator's "stop": it would say
+nothing else (R4), and so a runner whose coordinator is away does the right thing by itself. Orders only go up (R3).
 Every report carries the whole state; what is to be told is on disk first (`Persist`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from protocol import lifecycle
+from protocol import lifecycle, stalls
+from protocol.health import Health
 from protocol.ids import NO_GENERATION
 from protocol.job import JobSpec
 from protocol.member_events import (
     SETTLED,
+    Abort,
     Clear,
     Cleared,
     Dismissed,
@@ -28,19 +30,23 @@ from protocol.member_events import (
     End,
     Event,
     Exited,
+    Inspected,
+    KeepStacks,
     Launched,
     Linked,
+    Looked,
     LookUpOffer,
     Offered,
     Ordered,
     Persist,
     Renew,
+    Sample,
     Saved,
     Signal,
     Spawn,
-    Started,
     TermLeftovers,
     Tick,
+    Wrote,
 )
 from protocol.messages.member import (
     Assignment,
@@ -91,6 +97,7 @@ class Member:
         self.stuck_pids: tuple[int, ...] = ()
         self.saved_step: int | None = None
         self.offer: Offer | None = None
+        self.health = Health(spec)
         self.is_ending = False  # released or dismissed: ends once nothing is left
         self._number = 0
         self._renew_at_s = now_s + RENEW_S
@@ -103,7 +110,7 @@ class Member:
         self._offer_is_old = True
         self._is_looking_up = False
         self._settled_since_s = now_s
-        self._persisted = self._lasting()  # nothing yet that would be missed
+        self._persisted = _lasting(self.report())  # nothing yet that would be missed
         self._has_ended = False
 
     # --- the door ------------------------------------------------------------------------------------------------
@@ -120,8 +127,13 @@ class Member:
                 effects = self._on_order(order, now_s)
             case Launched():
                 effects = self._on_launched(event, now_s)
-            case Started(generation, rank):
-                effects = self._on_started(generation, rank)
+            case Wrote(generation, rank, stream):
+                effects = self._on_output(generation, rank, stream)
+            case Looked(generation, samples):
+                effects = self._on_looked(generation, samples, now_s)
+            case Inspected(generation, states):
+                is_old = generation != self.generation
+                effects = [] if is_old else [*self.health.on_inspected(states, now_s)]
             case Exited():
                 effects = self._on_exited(event, now_s)
             case Cleared():
@@ -147,8 +159,10 @@ class Member:
         if self._has_ended:
             return None
         due = [self._renew_at_s]
+        if (look_at_s := self.health.deadline_s) is not None:
+            due.append(look_at_s)
         due += [d for r in self.ranks.values() if (d := lifecycle.deadline_s(r.life)) is not None]
-        due += [self._starts_at_s(r) for r in self.ranks.values() if self._is_starting(r)]
+        due += [self._starts_at_s(r) for n, r in self.ranks.items() if self._is_starting(n)]
         if (leave := self._leave_at_s) is not None:
             due.append(leave)
         return min(due)
@@ -201,6 +215,7 @@ class Member:
         self._is_spawning = False
         first = self.assignment.first_rank
         self.ranks = {first + i: _Rank(i, pid, now_s) for i, pid in enumerate(event.pids)}
+        self.health.begin(self.assignment, self.ranks, now_s)
         self.spawn_failure = event.failure
         if self.part is Part.LAUNCHING:
             self.part = Part.LAUNCHED
@@ -210,11 +225,26 @@ class Member:
             effects = self._begin_stop(stop, now_s)
         return [*effects, *self._tell()]
 
-    def _on_started(self, generation: int, rank: int) -> list[Effect]:
+    def _on_output(self, generation: int, rank: int, stream: str) -> list[Effect]:
         if generation != self.generation or rank not in self.ranks:
             return []  # R5
-        self.ranks[rank] = replace(self.ranks[rank], started=True)
+        self.health.wrote()
+        # A traceback of an import that failed is no start (docs/decisions/005): what counts is standard output.
+        return [] if stream != "out" or rank in self.health.beaters else self._on_started([rank])
+
+    def _on_started(self, ranks: Iterable[int]) -> list[Effect]:
+        for rank in ranks:
+            self.ranks[rank] = replace(self.ranks[rank], started=True)
         return self._tell() if self._runs_now() else []
+
+    def _on_looked(self, generation: int, samples: Mapping[int, Sample], now_s: float) -> list[Effect]:
+        if generation != self.generation:
+            return []  # R5
+        effects: list[Effect] = [*self.health.on_looked(samples, now_s)]
+        effects += self._on_started([n for n, rank in self.ranks.items() if not rank.started and self._shows(n)])
+        if self.health.fatal and not self._is_settled and self.part is not Part.STOPPING:
+            effects += [*self._stop_hang(now_s), *self._tell()]
+        return effects
 
     def _runs_now(self) -> bool:
         """Whether the last missing rank has just started."""
@@ -229,7 +259,8 @@ class Member:
         life, _ = lifecycle.step(rank.life, lifecycle.Reaped(), now_s)
         stopped_by_us = rank.asked_s is not None and event.ended_s >= rank.asked_s
         exit = msgspec.structs.replace(event.exit, stopped_by_us=stopped_by_us)
-        started = rank.started or exit.code == 0
+        self.health.ended(event.rank, event.sample)
+        started = rank.started or exit.code == 0 or self._shows(event.rank)
         self.ranks[event.rank] = replace(rank, life=life, exit=exit, ended_s=event.ended_s, started=started)
         if self.part is Part.STOPPING:
             return [TermLeftovers()]  # its end is told with the next renewal: nobody waits for one of them alone
@@ -273,8 +304,11 @@ class Member:
             life, signals = lifecycle.step(rank.life, lifecycle.Tick(), now_s)
             self.ranks[number] = replace(rank, life=life)
             effects += self._signals(number, signals)
-            if self._is_starting(rank) and now_s >= self._starts_at_s(rank):
-                effects += self._on_started(self.generation, number)
+            if self._is_starting(number) and now_s >= self._starts_at_s(rank):
+                effects += self._on_started([number])
+        look_at_s = self.health.deadline_s
+        if now_s >= self._renew_at_s or (look_at_s is not None and now_s >= look_at_s):
+            effects += self.health.look(now_s)
         if now_s >= self._renew_at_s:
             self._renew_at_s = now_s + RENEW_S
             self._offer_is_old = True
@@ -299,7 +333,20 @@ class Member:
         if self._is_clearing:
             return [Clear(self.generation, kill_at_s)]
         self.part = Part.STOPPING
+        self.health.stop_watching()
         return [] if self._is_spawning else self._stop_ranks(request, now_s)  # else they get it once they are there
+
+    def _stop_hang(self, now_s: float) -> list[Effect]:
+        """Ranks that hang get SIGABRT first, to leave their stacks; the others the stop that everybody gets (W7)."""
+        effects: list[Effect] = []
+        first = stalls.culprit(self._rank_report(number, 0) for number in self.health.fatal)
+        if first is not None and self.spec.stop.abort_on_hang:
+            effects = [KeepStacks(first.rank), Abort(self.health.fatal)]
+            abort = lifecycle.AbortRequested(self.spec.stop.grace_s)
+            for number in self.health.fatal:
+                life, _ = lifecycle.step(self.ranks[number].life, abort, now_s)
+                self.ranks[number] = replace(self.ranks[number], life=life, asked_s=now_s)
+        return [*effects, *self._begin_stop(Stop(generation=self.generation), now_s)]
 
     def _stop_ranks(self, request: lifecycle.StopRequested, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -358,8 +405,16 @@ class Member:
         wait_s = self.linger_s if self.part is Part.FINISHED else self.orphan_wait_s
         return max(self._alone_since_s, self._settled_since_s) + wait_s
 
-    def _is_starting(self, rank: _Rank) -> bool:
-        return self.part is Part.LAUNCHED and not rank.started and rank.exit is None
+    def _shows(self, number: int) -> bool:
+        """Whether a sign is its start. Where none can be seen any more, only what needs one starts without (W9)."""
+        watched = self.health.ranks[number]
+        return watched.has_shown and (not watched.sample.is_unseen or number in self.health.beaters)
+
+    def _is_starting(self, number: int) -> bool:
+        """Whether it can still start by living for long enough. Who has beaten before must beat again for that."""
+        rank = self.ranks[number]
+        must_beat = number in self.health.beaters
+        return self.part is Part.LAUNCHED and not rank.started and rank.exit is None and not must_beat
 
     def _starts_at_s(self, rank: _Rank) -> float:
         return rank.spawned_s + self.spec.restart.start_after_s
@@ -374,23 +429,37 @@ class Member:
             number=self._number,
             generation=self.generation,
             part=self.part,
-            ranks=tuple(_rank_report(n, r, order.get(n, 0)) for n, r in sorted(self.ranks.items())),
+            ranks=tuple(self._rank_report(number, order.get(number, 0)) for number in sorted(self.ranks)),
             spawn_failure=self.spawn_failure,
             stuck_pids=self.stuck_pids,
             saved_step=self.saved_step,
             offer=self.offer,
         )
 
+    def _rank_report(self, number: int, order: int) -> RankReport:
+        rank, watched = self.ranks[number], self.health.ranks[number]
+        return RankReport(
+            rank=number,
+            local_rank=rank.local_rank,
+            pid=rank.pid,
+            started=rank.started,
+            exit=None if rank.exit is None else msgspec.structs.replace(rank.exit, order=order),
+            step=watched.sample.step,
+            total_steps=watched.sample.total_steps,
+            loss=watched.sample.loss,
+            phase=watched.sample.phase,
+            silent_s=round(watched.silent_s, 1) if watched.has_shown else None,
+            stall=watched.stall,
+            remark=watched.remark,
+        )
+
     def _persist(self) -> list[Effect]:
-        lasting = self._lasting()
+        report = self.report()
+        lasting = _lasting(report)
         if lasting == self._persisted:
             return []
         self._persisted = lasting
-        return [Persist(self.report())]
-
-    def _lasting(self) -> Renewal:
-        """The report but for what is not worth a write."""
-        return msgspec.structs.replace(self.report(), number=0, offer=None)
+        return [Persist(report)]
 
     def _tell(self) -> list[Effect]:
         """Report the whole state; what has changed in it is on disk first."""
@@ -408,6 +477,19 @@ class Member:
             assert all(r.started for r in self.ranks.values()), "running before every rank has started"
 
 
-def _rank_report(number: int, rank: _Rank, order: int) -> RankReport:
-    exit = None if rank.exit is None else msgspec.structs.replace(rank.exit, order=order)
-    return RankReport(rank=number, local_rank=rank.local_rank, pid=rank.pid, started=rank.started, exit=exit)
+def _lasting(report: Renewal) -> Renewal:
+    """The report but for what is not worth a write: what ranks show of their progress changes all the time."""
+    ranks = (
+        msgspec.structs.replace(
+            r,
+            step=None,
+            total_steps=None,
+            loss=None,
+            phase="",
+            silent_s=None,
+            stall=r.stall if stalls.fatal([r]) else None,
+            remark="",
+        )
+        for r in report.ranks
+    )
+    return msgspec.structs.replace(report, number=0, offer=None, ranks=tuple(ranks))

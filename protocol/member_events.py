@@ -1,8 +1,8 @@
 """What the member's machine takes in and gives out (the machine itself: member.py)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from protocol.messages.member import Assignment, Offer, Order, Part, RankExit, Renewal, SpawnFailure
+from protocol.messages.member import Assignment, Offer, Order, Part, RankExit, Renewal, SpawnFailure, StallState
 
 SETTLED = {Part.IDLE, Part.STOPPED, Part.FINISHED}
 """Parts in which nothing of any generation is alive on the node; only then can it offer itself (R1)."""
@@ -21,7 +21,7 @@ class Ordered:
 class Launched:
     """The spawn of a generation has ended: all ranks, or those before the one that could not be.
 
-    What its ranks do (Started, Exited) is told after it.
+    What its ranks do (Wrote, Exited) is told after it.
     """
 
     generation: int
@@ -30,11 +30,50 @@ class Launched:
 
 
 @dataclass(frozen=True)
-class Started:
-    """A rank wrote its first byte to standard output."""
+class Wrote:
+    """A rank wrote its first byte to one of its streams."""
 
     generation: int
     rank: int
+    stream: str = "out"  # or "err"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a rank has shown of its progress so far; anything new in it is a sign of life."""
+
+    count: int = 0  # beats, matched lines, changes of the file: goes up; 0: never
+    step: int | None = None
+    total_steps: int | None = None
+    loss: float | None = None
+    phase: str = ""
+    is_done: bool = False  # it has said that no more beats come
+    remark: str = field(default="", compare=False)  # why no more is known of it; that is no sign
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nothing can be seen of it any more, so that nothing is expected of it."""
+        return self.is_done and self.remark != ""
+
+
+NOTHING = Sample()
+"""Of a rank that has shown nothing yet."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The answer to Look: a sample of every rank that is alive."""
+
+    generation: int
+    samples: dict[int, Sample]
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """The answer to Inspect: what its process is doing, for every rank asked for that has not been reaped."""
+
+    generation: int
+    states: dict[int, StallState]
 
 
 @dataclass(frozen=True)
@@ -45,6 +84,7 @@ class Exited:
     rank: int
     exit: RankExit
     ended_s: float  # when that was seen; the event itself may be late, since its last output is read first
+    sample: Sample | None = None  # what it had shown by then
 
 
 @dataclass(frozen=True)
@@ -86,7 +126,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = Ordered | Launched | Started | Exited | Cleared | Offered | Saved | Linked | Dismissed | Tick
+Event = Ordered | Launched | Wrote | Looked | Inspected | Exited | Cleared | Offered | Saved | Linked | Dismissed | Tick
 
 # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -99,12 +139,41 @@ class Spawn:
 
 
 @dataclass(frozen=True)
+class Look:
+    """See what the ranks show of their progress; quick, ends in one Looked."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """See what the processes of ranks are doing that have passed a limit; ends in one Inspected."""
+
+    generation: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Signal:
     """Send a signal to a rank's main process (or, with `tree`, to everything below it too)."""
 
     rank: int
     number: int
     tree: bool
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Send SIGABRT and SIGCONT to the processes of these ranks that beat, else to their main processes."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KeepStacks:
+    """What this rank writes to standard error from now on is to be kept at length: the stacks of a hang."""
+
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -149,4 +218,6 @@ class End:
     """Nothing is left to do; the runner ends."""
 
 
-Effect = Spawn | Signal | TermLeftovers | Clear | LookUpOffer | Persist | Renew | End
+Effect = (
+    Spawn | Look | Inspect | Signal | Abort | KeepStacks | TermLeftovers | Clear | LookUpOffer | Persist | Renew | End
+)

@@ -21,6 +21,7 @@ NOT_FROM_SUBMITTER = ("SSH_*", "DISPLAY", "XDG_*", "TERM*", "SUPD_*", "PWD", "OL
 
 NOT_FROM_DAEMON = ("SUPD_*", "PWD", "OLDPWD")
 
+_QUOTED = re.compile(r"""(['"])((?:(?!\1).)*)\1(?:[ \t]+#.*)?""", re.DOTALL)
 _TEMPLATE = re.compile(r"\{\{|\$\$|\{(job|run|gen|node|rank|local_rank)\}|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -34,6 +35,8 @@ class Place:
     error_file: str  # for `@record` of torch.distributed.elastic
     device: str | None = None  # CUDA_VISIBLE_DEVICES of this rank; None: leave it as it is
     cpus: int = 1  # of the node, for `omp_num_threads = "auto"`
+    heartbeat: str = ""  # the rank's heartbeat page; "": it has none
+    package_dir: str = ""  # a folder with nothing but the package `supd` in it; "": there is none
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Command:
     env: Environment
     cwd: bytes
     marker: bytes  # the file that tells the last checkpoint; b"": none
+    progress_file: bytes  # the file that tells the step; b"": none
 
 
 def expand(text: str, names: Mapping[str, str], env: Mapping[bytes, bytes]) -> str:
@@ -64,6 +68,14 @@ def expand(text: str, names: Mapping[str, str], env: Mapping[bytes, bytes]) -> s
     return _TEMPLATE.sub(fill, text)
 
 
+def expand_known(text: str, names: Mapping[str, str], env: Mapping[bytes, bytes]) -> str | None:
+    """`text` filled in as `expand` does it; None where it takes more than `names` and `env` to do so."""
+    for field, name in _TEMPLATE.findall(text):
+        if (field and field not in names) or (name and name.encode() not in env):
+            return None
+    return expand(text, names, env)
+
+
 def inherited(job: Job, daemon_env: Mapping[bytes, bytes]) -> Environment:
     """The environment a worker starts from, by [run] inherit_env."""
     wanted = job.spec.run.inherit_env
@@ -72,6 +84,15 @@ def inherited(job: Job, daemon_env: Mapping[bytes, bytes]) -> Environment:
     source, left_out = (daemon_env, NOT_FROM_DAEMON) if wanted == "daemon" else (job.submitter.env, NOT_FROM_SUBMITTER)
     globs = ("*",) if isinstance(wanted, str) else wanted
     return {n: value for n, value in source.items() if _matches(n, globs) and not _matches(n, left_out)}
+
+
+def device_environment(job: Job, daemon_env: Mapping[bytes, bytes]) -> dict[str, str]:
+    """By which the node's accelerators are counted, before there are ranks: values that are filled in are left out."""
+    base = {
+        name.decode(errors="surrogateescape"): value.decode(errors="surrogateescape")
+        for name, value in inherited(job, daemon_env).items()
+    }
+    return base | {name: value for name, value in job.spec.run.env.items() if "{" not in value and "$" not in value}
 
 
 def _matches(name: bytes, globs: tuple[str, ...]) -> bool:
@@ -85,16 +106,35 @@ def command(job: Job, assignment: Assignment, place: Place, base: Environment, e
     env = {**base, **_contract(job, assignment, place, base)}
     env |= {_bytes(name): _bytes(value) for name, value in env_file.items()}
     env |= {_bytes(name): _bytes(expand(value, names, env)) for name, value in job.spec.run.env.items()}
+    _add_package(env, place.package_dir)
     run = job.spec.run
-    workdir, marker = expand(run.workdir, names, env), expand(job.spec.checkpoint.marker, names, env)
+    marker = expand(job.spec.checkpoint.marker, names, env)
+    progress_file = expand(job.spec.progress.file, names, env)
     args = (expand(arg, names, env) for arg in run.args)
-    argv = (*_program(job.spec, job.submitter.folder, job.submitter.python), *args)
+    argv = (*program(job.spec, job.submitter.folder, job.submitter.python), *args)
     return Command(
         argv=tuple(_bytes(word) for word in argv),
         env=env,
-        cwd=_bytes(posixpath.join(job.submitter.folder, workdir) if workdir else job.submitter.folder),
+        cwd=_bytes(working_folder(job.submitter.folder, expand(run.workdir, names, env))),
         marker=_bytes(posixpath.join(job.submitter.folder, marker)) if marker else b"",
+        progress_file=_bytes(posixpath.join(job.submitter.folder, progress_file)) if progress_file else b"",
     )
+
+
+def working_folder(folder: str, workdir: str) -> str:
+    """The path of `run.workdir` for a job file in `folder`; `..` stays, since beside links it is no matter of text."""
+    return posixpath.join(folder, workdir) if workdir else folder
+
+
+def _add_package(env: Environment, folder: str) -> None:
+    """Let `import supd` find its package, behind everything else that PYTHONPATH names.
+
+    An empty element is the working directory (Python's documentation, PYTHONPATH): none is added. A folder with a
+    colon in it can't be named there.
+    """
+    if folder and ":" not in folder:
+        own = env.get(b"PYTHONPATH", b"")
+        env[b"PYTHONPATH"] = own + b":" + _bytes(folder) if own else _bytes(folder)
 
 
 def _bytes(text: str) -> bytes:
@@ -107,7 +147,8 @@ def interpreter(spec: JobSpec, folder: str, submitters: str) -> str:
     return posixpath.join(folder, named) if "/" in named else named or submitters
 
 
-def _program(spec: JobSpec, folder: str, submitters_python: str) -> tuple[str, ...]:
+def program(spec: JobSpec, folder: str, submitters_python: str) -> tuple[str, ...]:
+    """What is executed, without its arguments: `folder` is the job file's."""
     if spec.run.command:
         return spec.run.command
     python = interpreter(spec, folder, submitters_python)
@@ -165,6 +206,8 @@ def _contract(job: Job, assignment: Assignment, place: Place, base: Mapping[byte
         "PYTHONFAULTHANDLER": "1",  # a fatal signal leaves Python's stacks on stderr
     }
     values |= {name: value for name, value in defaults.items() if name.encode() not in base}
+    if place.heartbeat:
+        values["SUPD_HEARTBEAT"] = place.heartbeat
     omp = spec.devices.omp_num_threads
     if omp == "auto":
         values["OMP_NUM_THREADS"] = max(1, place.cpus // assignment.nproc)
@@ -180,9 +223,9 @@ def _contract(job: Job, assignment: Assignment, place: Place, base: Mapping[byte
 def parse_env_file(text: str) -> tuple[dict[str, str], list[str]]:
     """The variables of an env file, and what is wrong with it (one line each, with line numbers).
 
-    A line is `NAME=VALUE`, blank, or a `#` comment; `export ` in front and one pair of quotes around the
-    value are taken off; nothing is expanded. What supd sets itself cannot be set here. Values are not shown
-    in problems: they may be secrets.
+    A line is `NAME=VALUE`, blank, or a `#` comment; `export ` in front and one pair of quotes around the value are
+    taken off, and behind such a value a comment, too; nothing is expanded. What supd sets itself cannot be set here.
+    Values are not shown in problems: they may be secrets.
     """
     values: dict[str, str] = {}
     problems: list[str] = []
@@ -198,7 +241,10 @@ def parse_env_file(text: str) -> tuple[dict[str, str], list[str]]:
             problems.append(f"line {number}: supd sets {name} itself for every rank")
         elif "\0" in value:
             problems.append(f"line {number}: {name} contains a NUL")
+        elif quoted := _QUOTED.fullmatch(value):
+            values[name] = quoted[2]
+        elif value[:1] in ("'", '"') and value[0] in value[1:]:
+            problems.append(f"line {number}: there is more behind the closing quote of {name}")
         else:
-            is_quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "'\""
-            values[name] = value[1:-1] if is_quoted else value
+            values[name] = value
     return values, problems

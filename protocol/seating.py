@@ -1,10 +1,14 @@
 """From what nodes offer to who gets which ranks (R2), and whether a report fits what was given. Pure functions."""
 
+import re
 from collections.abc import Mapping
 
 from protocol.coordinator_events import Seat
 from protocol.job import MAX_NPROC_PER_NODE
 from protocol.messages.member import Assignment, Offer, Part, Renewal
+
+_TAKEN = re.compile(rb"address already in use|EADDRINUSE|errno: 98\b", re.IGNORECASE)
+"""How programs say that a port is somebody else's: C's strerror, its name, and c10d's number."""
 
 
 def seats_for(
@@ -35,6 +39,20 @@ def seats_for(
 def is_sound(offer: Offer) -> bool:
     """Whether a node can offer this."""
     return 0 < offer.slots <= MAX_NPROC_PER_NODE and 0 < offer.port < 2**16
+
+
+def lost_its_port(culprit: int | None, seat: Seat, part: Renewal | None) -> bool:
+    """Whether a generation failed because somebody had taken the port of rank 0, in this seat; by its last lines.
+
+    Only where it failed by itself, and before all others. A rank that had started has to name the port, too: programs
+    have other ports of their own.
+    """
+    report = next((r for r in part.ranks if r.rank == 0), None) if part is not None else None
+    if culprit != 0 or report is None or report.exit is None or not report.exit.failed:
+        return False
+    text = b"\n".join(report.exit.stderr_tail)
+    names_it = re.search(rb"\b%d\b" % seat.assignment.master_port, text) is not None
+    return _TAKEN.search(text) is not None and (names_it or not report.started)
 
 
 def ranks_of(seat: Seat) -> range:

@@ -2,6 +2,8 @@
 
 import signal
 
+SIGABRT = int(signal.SIGABRT)
+SIGCONT = int(signal.SIGCONT)
 SIGKILL = int(signal.SIGKILL)
 
 

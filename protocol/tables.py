@@ -1,22 +1,24 @@
 """Reads a TOML file against a table of keys and finds everything that is wrong with it in one go.
 
-job.toml (protocol/job.py) and supd.toml (supervisor/shell/config.py) are each one `Schema`: the single list of the
-keys of that file. A check looks at one value, says what is wrong at its `Spot`, and gives the value in the form its
+job.toml (protocol/job_schema.py) and supd.toml (supervisor/shell/config.py) are each one `Schema`: the single list of
+the keys of that file. A check looks at one value, says what is wrong at its `Spot`, and gives the value in the form its
 struct wants; values with a problem are left out, so that rules over several keys see only sound ones.
 """
 
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from protocol.errors import Problem
+from protocol.errors import MAX_PROBLEMS, About, KeyPath, Problem
+from protocol.text import sendable
 
-MAX_FILE_BYTES = 1 << 20
-MAX_PROBLEMS = 100  # a file with more is not the file that was meant
-MAX_KEY_PARTS = 64  # tomllib takes quadratic time over `a.b.c…`: 30,000 parts would stop a daemon for 20 s
+if TYPE_CHECKING:
+    from protocol.snippets import Canvas, Source
+    from protocol.spans import Mark
+
 MAX_SHOWN_CHARS = 60
 
 
@@ -28,6 +30,7 @@ class Kind(enum.IntEnum):
     TOO_LARGE = 3
     EMPTY = 4
     TOO_MANY = 5  # there are more problems than are listed
+    SETTING = 6  # a --set that cannot be read
     UNKNOWN_KEY = 101
     UNKNOWN_TABLE = 102
     NOT_YET = 103  # known, but not in this version
@@ -43,63 +46,174 @@ class Kind(enum.IntEnum):
     PATH = 212
     EXCLUSIVE = 301  # exactly one of some keys is wanted
     CONTRADICTION = 302
+    PATTERN = 412  # not a regular expression, or one without the groups that it needs
     UNUSABLE = 401  # a file or folder that is there, or is not, and cannot be used
+    BLIND = 501  # a limit on progress, where no rank is watched
+    UNSAVED = 502  # restarts, and nothing known of checkpoints
+    NO_EFFECT = 503  # a key that does nothing without another
+    OUT_OF_ORDER = 504  # a limit that passes before another that it builds on, or a wait above the longest one
 
 
 class Found:
-    """The problems of one file, in the order in which they stand there."""
+    """The problems of one file, and the texts that they are shown in.
 
-    def __init__(self, letter: str) -> None:
+    `source` is the file's name for messages; values of the keys that `is_secret` are never shown. They are drawn for
+    `canvas`.
+    """
+
+    def __init__(
+        self,
+        letter: str,
+        source: str = "",
+        *,
+        is_secret: Callable[[KeyPath], bool] | None = None,
+        canvas: "Canvas | None" = None,
+    ) -> None:
         self._letter = letter
+        self.source = source if source.isprintable() else quoted(source)
         self.problems: list[Problem] = []
+        self._is_secret = is_secret
+        self._canvas = canvas
+        self._texts: list[tuple[KeyPath, Source]] = []  # the file's, then the options', with the key that they are of
 
     @property
     def is_full(self) -> bool:
         """Whether no more problems are taken in."""
         return len(self.problems) > MAX_PROBLEMS
 
-    def add(self, kind: Kind, key: str, value: str, message: str, hint: str) -> None:
+    def add(
+        self,
+        kind: Kind,
+        key: str,
+        value: str,
+        message: str,
+        hint: str,
+        *,
+        about: About | None = None,
+        other: tuple[About, str] | None = None,
+        note: str = "",
+    ) -> None:
         """Take in one problem; behind MAX_PROBLEMS of them, only the fact that there are more."""
         if self.is_full:
             return
         if len(self.problems) == MAX_PROBLEMS:
-            kind, key, value = Kind.TOO_MANY, "", ""
+            kind, key, value, about, other, note = Kind.TOO_MANY, "", "", None, None, ""
             message, hint = f"more than {MAX_PROBLEMS} problems", "mend these first; is it the right file?"
-        self.problems.append(Problem(f"{self._letter}{kind:03}", key, value, message, hint))
+        code = f"{self._letter}{kind:03}"
+        self.problems.append(Problem(code, key, value, message, hint, about=about, other=other, note=note))
+
+    def show(
+        self, text: str, marks: Callable[[], "Mark | None"] = lambda: None, *, option: str = "", key: KeyPath = ()
+    ) -> None:
+        """From now on, problems with what is below `key` are shown in this text: the file's, or that of an option.
+
+        `marks` finds its keys and values, where it is TOML; it is called only where something is to be shown.
+        """
+        from protocol.snippets import Source
+
+        source = Source(option or self.source, text, marks, is_secret=self._is_secret, is_file=not option)
+        self._texts.append((key, source))
+
+    def origin_of(self, path: KeyPath) -> str:
+        """Whose text the value at a path comes from: "file", or the name of the option."""
+        source = self._source_of(path)
+        return "file" if source is None or source.is_file else source.name
+
+    def _source_of(self, path: KeyPath) -> "Source | None":
+        return next((source for key, source in reversed(self._texts) if path[: len(key)] == key), None)
+
+    def settled(self, problems: Iterable[Problem]) -> list[Problem]:
+        """The same problems with their places in these texts, in the order in which they stand there."""
+        from protocol.snippets import settle
+
+        return settle(problems, self.source, self._texts, self._canvas)
 
 
 class Spot(NamedTuple):
     """Where a value stands: what its check says of it goes there."""
 
-    path: str
+    path: str  # for people
     found: Found
+    parts: KeyPath = ()
 
     def below(self, name: str) -> "Spot":
         """The spot of an entry of the table at this one."""
-        return Spot(f"{self.path}.{key_text(name)}" if self.path else key_text(name), self.found)
+        path = f"{self.path}.{key_text(name)}" if self.path else key_text(name)
+        return Spot(path, self.found, (*self.parts, name))
 
     def item(self, index: int) -> "Spot":
         """The spot of an item of the array at this one."""
-        return Spot(f"{self.path}[{index}]", self.found)
+        return Spot(f"{self.path}[{index}]", self.found, (*self.parts, index))
 
-    def wrong(self, kind: Kind, value: object, what: str, hint: str) -> None:
-        """Say what is wrong; `what` goes on after the key, as in "needs a unit"."""
-        self.found.add(kind, self.path, shown(value), f"`{self.path}` {what}", hint)
+    @property
+    def is_of_option(self) -> bool:
+        """Whether the value comes from a --set."""
+        return self.found.origin_of(self.parts) == "--set"
+
+    def spelled(self, value: str) -> str:
+        """A value of TOML as it is written there: on a command line, in quotes against the shell."""
+        if not self.is_of_option:
+            return value
+        import shlex  # only where something is wrong
+
+        return f"--set {shlex.quote(f'{self.path}={value}')}"
+
+    def table_hint(self, in_file: str) -> str:
+        """How to write a table, which is no value of a --set."""
+        return f"set its keys: --set {self.path}.KEY=VALUE" if self.is_of_option else in_file
+
+    def wrong(
+        self,
+        kind: Kind,
+        value: object,
+        what: str,
+        hint: str,
+        *,
+        within: tuple[int, int] | None = None,
+        note: str = "",
+    ) -> None:
+        """Say what is wrong; `what` goes on after the key, as in "needs a unit".
+
+        It is about those characters of a string that are `within`, from and to.
+        """
+        about = About(self.parts, within=within)
+        self.found.add(kind, self.path, shown(value), f"`{self.path}` {what}", hint, about=about, note=note)
 
     def wrong_type(self, wanted: str, value: object, hint: str = "") -> None:
         """Say that the value is not what TOML calls `wanted`."""
         self.wrong(Kind.TYPE, value, f"must be {wanted}, not {type_text(value)}", hint or f"write {wanted}")
 
+    def wrong_key(self, kind: Kind, message: str, hint: str) -> None:
+        """Say what is wrong with the key itself, or with a value that is not to be shown."""
+        self.found.add(kind, self.path, "", message, hint, about=About(self.parts, is_key=True))
 
-Check = Callable[[Spot, object], object]
+
+class Check(NamedTuple):
+    """Looks at one value; and the values that pass, as JSON Schema says it: a little wider where it lacks the words."""
+
+    look: Callable[[Spot, object], object]
+    json_schema: Mapping[str, object]
+
+    def __call__(self, at: Spot, value: object) -> object:
+        """Say at the spot what is wrong; gives the value in the form its struct wants."""
+        return self.look(at, value)
+
+
+def accepts(json_schema: Mapping[str, object]) -> Callable[[Callable[[Spot, object], object]], Check]:
+    """Makes a function the check of the values that pass this JSON Schema."""
+    return lambda look: Check(look, json_schema)
 
 
 class Key(NamedTuple):
-    """One key of a table: how its value is checked, and the struct's field where that has another name."""
+    """One key of a table: how its value is checked, what the reference says of it, and where it goes."""
 
     check: Check
-    field: str = ""
+    type: str  # in words
+    default: str  # as it would stand in the file, or words; "" for none
+    meaning: str
+    field: str = ""  # of the struct, where that has another name
     is_required: bool = False
+    is_expanded: bool = False  # {rank}, ${NAME} and the like are filled in on the node
 
 
 class Schema(NamedTuple):
@@ -110,40 +224,7 @@ class Schema(NamedTuple):
     later: Mapping[str, tuple[str, ...]]  # by table, "" for the top: what the design has and this version does not
 
 
-# --- from bytes to values ----------------------------------------------------------------------------------------
-
-_PART = r"""(?:(?<![\w-])[\w-]++|(?<!\\)"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_DEEP_KEY = re.compile(rf"(?:{_PART}[ \t]*\.[ \t]*){{{MAX_KEY_PARTS}}}", re.ASCII)
-
-
-def read_toml(data: bytes, found: Found) -> dict[str, Any] | None:
-    """The file's content; None where it cannot be read, which is then its only problem."""
-    import tomllib  # here, since most processes that know a JobSpec never read a file
-
-    if len(data) > MAX_FILE_BYTES:
-        hint = "is it the right file? data belongs in files of its own"
-        found.add(Kind.TOO_LARGE, "", "", "the file is larger than 1 MiB", hint)
-        return None
-    try:
-        text = data.decode("utf-8-sig")  # some editors put a byte order mark in front
-    except UnicodeDecodeError as exc:
-        line = data.count(b"\n", 0, exc.start) + 1
-        found.add(Kind.NOT_UTF8, "", f"{data[exc.start]:#04x}", f"line {line} is not UTF-8", "save the file as UTF-8")
-        return None
-    if _DEEP_KEY.search(text):
-        message = f"a key has more than {MAX_KEY_PARTS} parts with dots between"
-        found.add(Kind.NOT_TOML, "", "", message, "no key has more than three; put text in quotes")
-        return None
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        found.add(Kind.NOT_TOML, "", "", "arrays or tables are nested too deeply", "nothing here is deeper than three")
-    except tomllib.TOMLDecodeError as exc:
-        hint = "strings stand in quotes, arrays in brackets, and a key only once in its table"
-        found.add(Kind.NOT_TOML, "", "", f"not TOML: {exc}", hint)
-    except ValueError:  # int() refuses numbers of thousands of digits
-        found.add(Kind.NOT_TOML, "", "", "a number has thousands of digits", "numbers have at most 64 bits")
-    return None
+# --- from a document to values -----------------------------------------------------------------------------------
 
 
 def check_tables(document: Mapping[str, object], schema: Schema, found: Found) -> dict[str, Any]:
@@ -158,7 +239,8 @@ def check_tables(document: Mapping[str, object], schema: Schema, found: Found) -
         elif isinstance(value, dict):
             _check_table(root.below(name), name, value, schema, values[name])
         else:
-            root.below(name).wrong_type("a table", value, f"write [{name}] on a line of its own, and its keys below")
+            at = root.below(name)
+            at.wrong_type("a table", value, at.table_hint(f"write [{name}] on a line of its own, and its keys below"))
     _check_required(root, schema.top, document)
     for name, keys in schema.tables.items():
         table = document.get(name, {})
@@ -201,36 +283,42 @@ def _unknown(at: Spot, table: str, name: str, value: object, schema: Schema) -> 
     shown_name = f"[{at.path}]" if is_table else f"`{at.path}`"
     if name in schema.later.get(table, ()):
         hint = "leave it out"
-        at.found.add(Kind.NOT_YET, at.path, "", f"{shown_name} is not in this version", hint)
+        at.wrong_key(Kind.NOT_YET, f"{shown_name} is not in this version", hint)
     elif is_table:
         hint = did_you_mean(name, schema.tables, "[{}]") or f"there are {_listed(f'[{t}]' for t in schema.tables)}"
-        at.found.add(Kind.UNKNOWN_TABLE, at.path, "", f"unknown table {shown_name}", hint)
+        at.wrong_key(Kind.UNKNOWN_TABLE, f"unknown table {shown_name}", hint)
     else:
         known = schema.tables[table] if table else schema.top
         hint = (
-            _home_of(name, schema)
+            _home_of(at, name, schema)
             or did_you_mean(name, known)
             or f"{'[' + table + ']' if table else 'the top of the file'} has {_listed(known)}"
         )
         where = f" in [{table}]" if table else ""
-        at.found.add(Kind.UNKNOWN_KEY, at.path, "", f"unknown key `{key_text(name)}`{where}", hint)
+        at.wrong_key(Kind.UNKNOWN_KEY, f"unknown key `{key_text(name)}`{where}", hint)
 
 
-def _home_of(name: str, schema: Schema) -> str:
+def _home_of(at: Spot, name: str, schema: Schema) -> str:
+    homes = [table for table, keys in schema.tables.items() if name in keys]
+    if at.is_of_option:
+        return " or ".join(f"write {home}" for home in [name] * (name in schema.top) + [f"{t}.{name}" for t in homes])
     if name in schema.top:
         return f"`{name}` belongs at the top of the file, above the first [table]"
-    return " or ".join(f"it belongs in [{table}]" for table, keys in schema.tables.items() if name in keys)
+    return " or ".join(f"it belongs in [{table}]" for table in homes)
 
 
 # --- what is said about them -------------------------------------------------------------------------------------
 
 
 def did_you_mean(word: str, known: Iterable[str], form: str = "`{}`") -> str:
-    """ "did you mean `x`?", or "" where nothing known is near."""
+    """ "did you mean `x`?", or "" where nothing known is near. What begins like the word is nearest."""
     import difflib  # only where something is wrong
 
-    near = difflib.get_close_matches(word[:MAX_SHOWN_CHARS], known, n=1)
-    return f"did you mean {form.format(near[0])}?" if near else ""
+    by_lower = {name.lower(): name for name in known}
+    lower = word[:MAX_SHOWN_CHARS].lower()
+    begun = [name for name in by_lower if len(lower.strip("-")) > 1 and name.startswith(lower)]
+    near = difflib.get_close_matches(lower, begun or by_lower, n=1, cutoff=0.0 if begun else 0.6)
+    return f"did you mean {form.format(by_lower[near[0]])}?" if near else ""
 
 
 def type_text(value: object) -> str:
@@ -270,7 +358,7 @@ def shown(value: object) -> str:
 def quoted(text: str) -> str:
     """Text in quotes, on one line, cut short, and safe to print on a terminal."""
     cut = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
-    raw = msgspec.json.encode(cut).decode()
+    raw = msgspec.json.encode(sendable(cut)).decode()
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in raw)
 
 

@@ -4,6 +4,11 @@ LINE_MAX = 500
 """Characters of one line in a message; a reason in a worker's environment counts against its limit (execve(2))."""
 
 
+def sendable(text: str) -> str:
+    """The text as UTF-8 can have it: bytes that were none (surrogates, PEP 383) come out as question marks."""
+    return text.encode(errors="replace").decode()
+
+
 def one_line(text: str, limit: int = LINE_MAX) -> str:
     """The text on one printable line of at most `limit` characters.
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from protocol import stalls
 from protocol.messages.control import Incident
 from protocol.messages.member import RankExit, RankReport, Renewal
 from protocol.signals import SIGKILL, shell_code, signal_name
@@ -35,7 +36,8 @@ def killed_while_stopping(renewals: Iterable[Renewal]) -> tuple[int, ...]:
 def incident(number: int, node: str, renewal: Renewal) -> Incident | None:
     """The incident a runner's report holds; None where nothing in it has failed.
 
-    A rank that could not be spawned comes before any exit: peers that waited for it are its victims.
+    A rank that could not be spawned comes before any exit, and a rank that failed by itself before any that hangs:
+    peers that waited for it are its victims.
     """
     failure = renewal.spawn_failure
     if failure is not None:
@@ -48,18 +50,42 @@ def incident(number: int, node: str, renewal: Renewal) -> Incident | None:
             rank=failure.rank,
         )
     report = first_failure(renewal)
-    if report is None or report.exit is None:
+    if report is not None and report.exit is not None:
+        cause = "out-of-memory" if report.exit.oom else "exit" if report.exit.signal is None else "signal"
+        text = f"rank {report.rank} on {node} (pid {report.pid}) {how(report.exit)}"
+        return _of_rank(number, node, renewal, report, cause, text)
+    first = stalls.culprits(renewal.ranks)
+    if not first:
         return None
-    exit = report.exit
-    return Incident(
+    text = stalls.describe(first[0], node)
+    others = tuple(r.rank for r in stalls.fatal(renewal.ranks) if r not in first)
+    if len(first) > 1:
+        where = "" if first[0].step is None else " at the same step"
+        text += f"; {rank_list(tuple(r.rank for r in first))} hang{where}, which was first is not known"
+    text += f"; {rank_list(others)} hang{'' if len(others) > 1 else 's'} too" if others else ""
+    mute = tuple(r.rank for r in renewal.ranks if r.silent_s is None)
+    if mute and first[0].rank not in mute:  # perhaps they never beat, perhaps all wait for one of them
+        text += f"; {rank_list(mute)} {'have' if len(mute) > 1 else 'has'} given no beat yet"
+    return _of_rank(number, node, renewal, first[0], "hang", text)
+
+
+def _of_rank(number: int, node: str, renewal: Renewal, report: RankReport, cause: str, summary: str) -> Incident:
+    """An incident with what is known of the end of its rank, if that has come."""
+    incident = Incident(
         number=number,
         generation=renewal.generation,
-        cause="out-of-memory" if exit.oom else "exit" if exit.signal is None else "signal",
-        summary=f"rank {report.rank} on {node} (pid {report.pid}) {how(exit)}",
+        cause=cause,
+        summary=summary,
         node=node,
         rank=report.rank,
         local_rank=report.local_rank,
         pid=report.pid,
+    )
+    exit = report.exit
+    if exit is None:
+        return incident
+    return replace(
+        incident,
         exit_code=exit.code,
         signal=None if exit.signal is None else signal_name(exit.signal),
         core_dumped=exit.core_dumped,

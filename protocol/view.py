@@ -1,12 +1,15 @@
 """One run as people see it: the coordinator's state in the words of `supctl status` and `ps`. Pure."""
 
-from protocol import verdict
+from msgspec.structs import replace
+
+from protocol import stalls, verdict
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import LIVE, Phase
 from protocol.ids import NO_GENERATION, RunId, job_name
 from protocol.job import Job
 from protocol.messages.control import RankStatus, RunStatus
 from protocol.messages.member import Part, RankReport
+from protocol.pace import Pace
 from protocol.signals import shell_code, signal_name
 
 
@@ -21,10 +24,14 @@ def run_status(
     with_ranks: bool,
 ) -> RunStatus:
     """The run as it stands; `now_s` in the clock of the coordinator's deadlines."""
-    ranks = rank_statuses(run)
+    ranks = rank_statuses(run, now_s)
     waiting_for, until_s = _waiting(run, ranks, now_s)
     seat = next(iter(run.seats.values()), None)
     nproc = job.spec.topology.nproc_per_node
+    reports = sorted((r for part in run.parts.values() for r in part.ranks), key=lambda report: report.rank)
+    reported = max((r.total_steps for r in reports if r.total_steps is not None), default=None)
+    total_steps = job.spec.progress.total_steps or reported
+    pace = run.pace if run.phase in (Phase.LAUNCHING, Phase.RUNNING) else Pace()
     return RunStatus(
         run=job.run,
         job=job_name(RunId(job.run)),
@@ -33,14 +40,14 @@ def run_status(
         is_final=run.is_final,
         generation=None if run.generation == NO_GENERATION else run.generation,
         has_started=run.has_started,
-        ranks_running=sum(1 for r in ranks if r.state in ("initializing", "running")),
+        ranks_running=sum(1 for r in ranks if r.state in ("initializing", "running", "stalled")),
         ranks=seat.assignment.world_size if seat else nproc * len(run.nodes) if isinstance(nproc, int) else None,
         nodes=run.nodes,
         nnodes=job.spec.topology.nnodes,
         user=job.submitter.user,
         submitted_wall_s=submitted_wall_s,
         ended_wall_s=ended_wall_s,
-        reason=run.reason or (run.incident.summary if run.incident and run.phase in _AFTER_INCIDENT else ""),
+        reason=_reason(run),
         waiting_for=waiting_for,
         wait_left_s=None if until_s is None else max(0.0, until_s - now_s),
         restarts_used=run.ledger.used,
@@ -49,6 +56,12 @@ def run_status(
         incident=run.incident,
         rank_list=ranks if with_ranks else (),
         logs_dir=logs_dir,
+        step=min((r.step for r in reports if r.step is not None), default=None),
+        total_steps=total_steps,
+        rate=pace.rate(now_s),
+        eta_s=None if total_steps is None else pace.eta_s(total_steps, now_s),
+        loss=next((r.loss for r in reports if r.loss is not None), None),
+        silent_s=pace.silent_s(now_s),
     )
 
 
@@ -56,14 +69,14 @@ _AFTER_INCIDENT = {Phase.STOPPING, Phase.BACKOFF, Phase.FORMING}
 
 
 def state_word(run: Coordinator) -> str:
-    """pending, starting, running, restarting, stopping, or a final state (ux: "States")."""
+    """One of RUN_STATES."""
     match run.phase:
         case Phase.FORMING:
             return "starting" if run.generation == NO_GENERATION else "restarting"
         case Phase.LAUNCHING:
-            return "restarting" if run.generation > 0 else "starting"
+            return "stalled" if _stalled(run) else "restarting" if run.generation > 0 else "starting"
         case Phase.RUNNING:
-            return "running"
+            return "stalled" if _stalled(run) else "running"
         case Phase.STOPPING:
             return "stopping" if run.stop is not None else "restarting"
         case Phase.BACKOFF:
@@ -72,13 +85,46 @@ def state_word(run: Coordinator) -> str:
             return run.phase.value
 
 
-def rank_statuses(run: Coordinator) -> tuple[RankStatus, ...]:
+def _stalled(run: Coordinator) -> list[tuple[str, RankReport]]:
+    """Ranks that make no progress, each with its node; as long as nothing is done about it."""
+    parts = run.parts.items() if run.phase in (Phase.LAUNCHING, Phase.RUNNING) else ()
+    return [(node, r) for node, part in parts for r in part.ranks if r.stall is not None and r.exit is None]
+
+
+def _reason(run: Coordinator) -> str:
+    """Why the run is in its state, where there is more to say than the state."""
+    if run.reason:
+        return run.reason
+    if run.incident is not None and run.phase in _AFTER_INCIDENT:
+        return run.incident.summary
+    stalled = _stalled(run)
+    if not stalled:
+        return _remark(run)
+    node, report = stalled[0]
+    others = len(stalled) - 1
+    more = f"; {others} more {'ranks stall' if others > 1 else 'rank stalls'}" if others else ""
+    return stalls.describe(report, node) + more
+
+
+def _remark(run: Coordinator) -> str:
+    """Why the progress of some ranks is not known, where they say so while they run."""
+    if run.phase not in (Phase.LAUNCHING, Phase.RUNNING):
+        return ""
+    said = [(r.remark, r.rank) for part in run.parts.values() for r in part.ranks if r.remark and r.exit is None]
+    if not said:
+        return ""
+    remark = min(said, key=lambda one: one[1])[0]
+    return f"{verdict.rank_list(tuple(rank for text, rank in said if text == remark))}: {remark}"
+
+
+def rank_statuses(run: Coordinator, now_s: float) -> tuple[RankStatus, ...]:
     """Every rank of the newest generation, in order; those nobody has reported yet are `spawning`."""
     found: dict[int, RankStatus] = {}
     for node, seat in run.seats.items():
         part = run.parts.get(node)
         lost = (node in run.gone or run.is_final) and (part is None or part.part not in (Part.STOPPED, Part.FINISHED))
         reports = {r.rank: r for r in part.ranks} if part else {}
+        unheard_s = max(0.0, now_s - run.heard_s.get(node, now_s))
         for local_rank in range(seat.assignment.nproc):
             rank = seat.assignment.first_rank + local_rank
             report = reports.get(rank)
@@ -87,20 +133,30 @@ def rank_statuses(run: Coordinator) -> tuple[RankStatus, ...]:
                 note = "" if state != "exited" else "never spawned, or its end is not known here"
                 found[rank] = RankStatus(rank=rank, node=node, local_rank=local_rank, pid=None, state=state, note=note)
             else:
-                found[rank] = _rank_status(node, report, lost)
+                found[rank] = _rank_status(node, report, lost, unheard_s)
     return tuple(found[rank] for rank in sorted(found))
 
 
-def _rank_status(node: str, report: RankReport, lost: bool) -> RankStatus:
+def _rank_status(node: str, report: RankReport, lost: bool, unheard_s: float) -> RankStatus:
+    """As its runner has reported it, `unheard_s` ago."""
     exit = report.exit
-    if exit is None:
-        state = "lost" if lost else "running" if report.started else "initializing"
-        return RankStatus(rank=report.rank, node=node, local_rank=report.local_rank, pid=report.pid, state=state)
-    return RankStatus(
+    alive = "stalled" if report.stall is not None else "running" if report.started else "initializing"
+    status = RankStatus(
         rank=report.rank,
         node=node,
         local_rank=report.local_rank,
         pid=report.pid,
+        state="lost" if lost else alive,
+        note=stalls.how(report) or report.remark,
+        step=report.step,
+        phase=report.phase,
+        silent_s=None if report.silent_s is None else report.silent_s + unheard_s,
+    )
+    if exit is None:
+        return status
+    stopped = "stopped by supervisor, it hung" if stalls.fatal([report]) else "stopped by supervisor"
+    return replace(
+        status,
         state="exited" if exit.signal is None else "killed",
         exit_code=exit.code,
         signal=None if exit.signal is None else signal_name(exit.signal),
@@ -109,7 +165,7 @@ def _rank_status(node: str, report: RankReport, lost: bool) -> RankStatus:
         stopped_by_supervisor=exit.stopped_by_us,
         ended_wall_s=exit.wall_s,
         ran_s=exit.ran_s,
-        note="stopped by supervisor" if exit.stopped_by_us else verdict.how(exit) if exit.failed else "",
+        note=stopped if exit.stopped_by_us else verdict.how(exit) if exit.failed else "",
     )
 
 
@@ -122,18 +178,21 @@ def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...], now_s: float) -> t
     silence = _silence(run, now_s) if run.phase in LIVE else ""
     if silence:
         return silence, None
-    alive = tuple(r.rank for r in ranks if r.state in ("spawning", "initializing", "running"))
+    alive = tuple(r.rank for r in ranks if r.state in ("spawning", "initializing", "running", "stalled"))
     match run.phase:
         case Phase.FORMING:
+            held = [r.offer.waits_for for r in run.newest.values() if r.offer is not None and r.offer.waits_for]
+            if held:
+                return "; ".join(held), None
             absent = [n for n in run.nodes if n not in run.newest]
             return f"the runner on {', '.join(absent or run.nodes)}", None
         case Phase.LAUNCHING:
-            new = tuple(r.rank for r in ranks if r.state in ("spawning", "initializing"))
-            start_after_s = run.spec.restart.start_after_s
-            return (
-                f"{verdict.rank_list(new)} to start (first output, or {start_after_s:g} s alive)" if new else "",
-                None,
-            )
+            started = {r.rank for part in run.parts.values() for r in part.ranks if r.started}
+            new = tuple(rank for rank in alive if rank not in started)
+            how = f"first output, or {run.spec.restart.start_after_s:g} s alive"
+            if run.generation > 0:
+                how = f"first beat where there was one before, else {how}"
+            return (f"{verdict.rank_list(new)} to start ({how})" if new else ""), None
         case Phase.STOPPING:
             if not alive:
                 return "what its ranks have left behind to end", None

@@ -1,9 +1,10 @@
-"""What scripts/quickstart does once everything is installed: a real training, a real crash, and a look at the outcome.
+"""What scripts/quickstart does once all is installed: a real training, a real crash or hang, and a look at the outcome.
 
 It needs a supd that nobody else uses, so it starts one with all of its files in a temporary folder. Every process that
 comes of it carries that folder's name in its environment, which is how the end of this script finds what is left.
 """
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -14,17 +15,32 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB_FILE = ROOT / "conf/jobs/charlm.toml"
 JOB = "charlm"
-VICTIM = 3  # the rank that is killed
+VICTIM = 3  # the rank that is disturbed
 SAVED_STEP_MIN = 60  # a few checkpoints
 SUPD_START_LIMIT_S = 30
 RUN_LIMIT_S = 300
 END_LIMIT_S = 20
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What is done to one rank, and how supd's incident tells of it."""
+
+    signal: signal.Signals
+    doing: str
+    done: str
+    incident: dict[str, str]
+
+
+KILL = Disturbance(signal.SIGKILL, "killing", "was killed", {"cause": "signal", "signal": "SIGKILL"})
+STOP = Disturbance(signal.SIGSTOP, "stopping", "was stopped, which supd saw as a hang", {"cause": "hang"})
 
 
 class Deviation(Exception):
@@ -169,26 +185,26 @@ async def end(supd: asyncio.subprocess.Process, sandbox: Sandbox) -> dict[int, s
     return left
 
 
-async def kill_one_rank(sandbox: Sandbox, follow: asyncio.subprocess.Process) -> int:
-    """SIGKILL from outside, at an instant that nothing in the training could know of; returns the pid."""
+async def disturb_one_rank(sandbox: Sandbox, follow: asyncio.subprocess.Process, disturbance: Disturbance) -> int:
+    """A signal from outside, at an instant that nothing in the training could know of; returns the pid."""
     await until(
         lambda: sandbox.saved_step() >= SAVED_STEP_MIN or follow.returncode is not None,
         RUN_LIMIT_S,
         f"training has not saved step {SAVED_STEP_MIN}",
     )
     if follow.returncode is not None:
-        raise Deviation(f"training ended, and `supctl start` with {follow.returncode}, before anything was killed")
+        raise Deviation(f"training ended, and `supctl start` with {follow.returncode}, before anything was done to it")
     await asyncio.sleep(random.uniform(0, 1))
     ranks = (await sandbox.read("ps", JOB))["ranks"]
     pid = next((rank["pid"] for rank in ranks if rank["rank"] == VICTIM and rank["state"] == "running"), None)
     if pid is None:
-        raise Deviation(f"rank {VICTIM} is not running, so it can't be killed")
-    say(f"killing rank {VICTIM} now: kill -KILL {pid}")
-    os.kill(pid, signal.SIGKILL)
+        raise Deviation(f"rank {VICTIM} is not running, so nothing can be done to it")
+    say(f"{disturbance.doing} rank {VICTIM} now: kill -{disturbance.signal.name.removeprefix('SIG')} {pid}")
+    os.kill(pid, disturbance.signal)
     return int(pid)
 
 
-async def verify(sandbox: Sandbox, pid: int) -> None:
+async def verify(sandbox: Sandbox, pid: int, disturbance: Disturbance) -> None:
     """Compare what supd tells of the run, and what the training printed, with what must have happened."""
     (run,) = (await sandbox.read("status", JOB))["runs"]
     incident = run["incident"] or {}
@@ -198,8 +214,8 @@ async def verify(sandbox: Sandbox, pid: int) -> None:
         "generation": (run["generation"], 1),
         "rank of the incident": (incident.get("rank"), VICTIM),
         "pid of the incident": (incident.get("pid"), pid),
-        "signal of the incident": (incident.get("signal"), "SIGKILL"),
     }
+    expected |= {f"{name} of the incident": (incident.get(name), word) for name, word in disturbance.incident.items()}
     for name, (seen, wanted) in expected.items():
         if seen != wanted:
             raise Deviation(f"{name} is {seen!r}, not {wanted!r}")
@@ -212,11 +228,11 @@ async def verify(sandbox: Sandbox, pid: int) -> None:
     first, last, entropy = float(scores[0][0]), float(scores[-1][0]), float(scores[-1][1])
     if not last < entropy < first:
         raise Deviation(f"held-out loss went from {first} to {last}, which does not pass the entropy of {entropy}")
-    say(f"rank {VICTIM} was killed, all ranks went on from step {resumed[1]} as generation 1, and training succeeded")
+    say(f"rank {VICTIM} {disturbance.done}; all ranks went on from step {resumed[1]}, and training succeeded")
     say(f"held-out loss {first} → {last} nats/char; the text's own order-0 entropy is {entropy}")
 
 
-async def demonstrate(sandbox: Sandbox) -> None:
+async def demonstrate(sandbox: Sandbox, disturbance: Disturbance) -> None:
     """The whole of it; raises Deviation where it goes another way than it should."""
     clock = asyncio.get_running_loop().time
     begun_s = clock()
@@ -224,15 +240,15 @@ async def demonstrate(sandbox: Sandbox) -> None:
     async with own_supd(sandbox):
         say(f"supctl start {JOB_FILE.relative_to(ROOT)} --follow")
         follow = await sandbox.start("supctl", "start", str(JOB_FILE.relative_to(ROOT)), "--follow")
-        pid = await kill_one_rank(sandbox, follow)
+        pid = await disturb_one_rank(sandbox, follow, disturbance)
         await until(lambda: follow.returncode is not None, RUN_LIMIT_S, "training has not ended")
         if follow.returncode != 0:
             raise Deviation(f"supctl start --follow ended with {follow.returncode}")
-        await verify(sandbox, pid)
+        await verify(sandbox, pid, disturbance)
     say(f"supd has ended and nothing is left running, {clock() - begun_s:.0f} s after the start")
 
 
-async def until_signalled(sandbox: Sandbox) -> int:
+async def until_signalled(sandbox: Sandbox, disturbance: Disturbance) -> int:
     """Returns the exit code. The first signal ends things in order; more are not needed, every wait has its limit."""
     task = asyncio.current_task()
     assert task is not None
@@ -246,7 +262,7 @@ async def until_signalled(sandbox: Sandbox) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, leave, number)
     try:
-        await demonstrate(sandbox)
+        await demonstrate(sandbox, disturbance)
     except asyncio.CancelledError:
         return 128 + signals[0]
     return 0
@@ -254,12 +270,17 @@ async def until_signalled(sandbox: Sandbox) -> int:
 
 def main() -> int:
     """Run in a folder that is gone afterwards."""
+    parser = argparse.ArgumentParser(
+        prog="quickstart", description="Train a small model, and disturb one of its ranks."
+    )
+    parser.add_argument("--hang", action="store_true", help="stop one rank (SIGSTOP) instead of killing it")
+    disturbance = STOP if parser.parse_args().hang else KILL
     # A unix socket's path is short; a TMPDIR need not be.
     parent = None if len(tempfile.gettempdir()) < 50 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="supd-quickstart-", dir=parent) as name:
         sandbox = Sandbox(Path(name).resolve())
         try:
-            return asyncio.run(until_signalled(sandbox))
+            return asyncio.run(until_signalled(sandbox, disturbance))
         except Deviation as exc:
             print(f"quickstart failed: {exc}\nthe last lines of supd's own log:", file=sys.stderr)
             print("\n".join(sandbox.supd_log.read_text(errors="replace").splitlines()[-20:]), file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from protocol.errors import Place
 from protocol.messages import Message, decoder
 
 REASON_MAX = 300
@@ -37,7 +38,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int  # 1, 2, 3 … in the run
     generation: int
-    cause: str  # exit, signal, out-of-memory, spawn, runner-lost, finish-timeout
+    cause: str  # exit, signal, out-of-memory, hang, spawn, runner-lost, finish-timeout
     summary: str  # one line: "rank 3 on gpu-01 killed by SIGKILL (pid 4711), sender unknown"
     node: str
     rank: int | None = None
@@ -71,7 +72,7 @@ class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     local_rank: int
     pid: int | None
-    state: str  # spawning, initializing, running, exited, killed, lost
+    state: str  # one of RANK_STATES
     exit_code: int | None = None
     signal: str | None = None
     shell_code: int | None = None
@@ -80,6 +81,9 @@ class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
     ended_wall_s: float | None = None
     ran_s: float | None = None
     note: str = ""
+    step: int | None = None
+    phase: str = ""  # that it has declared
+    silent_s: float | None = None  # since it was last seen to make progress
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +91,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     job: str
-    state: str  # ux.md: pending, starting, running, restarting, stopping; final: succeeded, failed, stopped
+    state: str  # one of RUN_STATES
     phase: str  # the machine's word
     is_final: bool
     generation: int | None  # None: none yet
@@ -108,9 +112,26 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     incident: Incident | None  # the last one
     rank_list: tuple[RankStatus, ...] = ()  # of the newest generation; only where asked for
     logs_dir: str = ""
+    step: int | None = None  # that every rank which shows steps has reached
+    total_steps: int | None = None
+    rate: float | None = None  # steps a second, lately
+    eta_s: float | None = None
+    loss: float | None = None
+    silent_s: float | None = None  # since the job's step last went up
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One effective key of a job."""
+
+    key: str  # "stop.grace"
+    value: str  # as it would stand in the file
+    origin: str  # file, --set, --name, --, submitter, default
 
 
 # --- requests ----------------------------------------------------------------------------------------------------
+
+
+COLUMNS_MAX = 500  # of a snippet
 
 
 class Start(Message, frozen=True):
@@ -125,6 +146,12 @@ class Start(Message, frozen=True):
     limits: dict[str, Annotated[int, Meta(ge=-1)]]  # soft; of LIMITS; others are ignored
     umask: Annotated[int, Meta(ge=0, le=0o777)]
     check_only: bool = False  # validate on this node, start nothing
+    settings: tuple[str, ...] = ()  # KEY=VALUE, in TOML's words; they win over the file
+    name: str | None = None  # None: the file's
+    args: tuple[str, ...] = ()  # appended to run.args
+    replace: bool = False  # stop the job's active run first, and wait until it is gone
+    columns: Annotated[int, Meta(ge=1, le=COLUMNS_MAX)] = 120  # of the terminal on which problems are shown
+    is_ascii: bool = False  # it has no other characters
 
 
 class StopRun(Message, frozen=True):
@@ -155,9 +182,11 @@ class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: tuple[int, ...] | None = None  # None: rank 0, and the stderr of all
     streams: tuple[str, ...] = ("out", "err")
-    generation: int | None = None  # -1: the one before the newest; None with `all_generations` False: the newest
+    generation: int | None = None  # None with `all_generations` False: the newest
     all_generations: bool = False
     tail_lines: int | None = 200  # a rank and stream; None: all
+    since_wall_s: float | None = None  # lines whose end the runner read at that time or later
+    until_wall_s: float | None = None  # … and before this one
 
 
 class Watch(Message, frozen=True):
@@ -178,15 +207,34 @@ class LogPaths(Message, frozen=True):
     logs: LogSelection
 
 
+class Describe(Message, frozen=True):
+    """Everything about a run, or about one rank of its newest generation."""
+
+    run: str
+    rank: int | None = None
+    with_env: bool = False
+
+
 class Resolve(Message, frozen=True):
     """Which run a user's word means: NAME, NAME@HEX, or "" for the only active one, else the newest."""
 
     word: str
 
 
-Request = Start | StopRun | RestartRun | GetStatus | Watch | LogPaths | Resolve
+Request = Start | StopRun | RestartRun | GetStatus | Watch | LogPaths | Describe | Resolve
 
 # --- replies -----------------------------------------------------------------------------------------------------
+
+
+class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong with a job file."""
+
+    code: str
+    key: str
+    value: str
+    message: str
+    hint: str
+    place: Place | None
 
 
 class Failure(Message, frozen=True):
@@ -196,6 +244,7 @@ class Failure(Message, frozen=True):
     message: str
     hint: str = ""
     exit_code: int = 1
+    problems: tuple[FileProblem, ...] = ()  # what `message` tells of a file, one by one
 
 
 class Done(Message, frozen=True):
@@ -203,8 +252,9 @@ class Done(Message, frozen=True):
 
     run: str = ""
     runs: tuple[str, ...] = ()
-    ranks_per_node: str = ""  # as written in the job file
     notes: tuple[str, ...] = ()  # what is worth telling: the interpreter, the folder
+    file_warnings: tuple[str, ...] = ()  # what may not be meant in the job file, which the client can find as well
+    warnings: tuple[str, ...] = ()  # what of it may not go well on this node
 
 
 class Statuses(Message, frozen=True):
@@ -222,6 +272,9 @@ class LogChunk(Message, frozen=True):
     rank: int
     stream: str  # out, err
     data: bytes
+    times: tuple[
+        tuple[int, float], ...
+    ] = ()  # (offset in `data`, when the lines from there on were read; 0: not known)
 
 
 class Paths(Message, frozen=True):
@@ -230,11 +283,24 @@ class Paths(Message, frozen=True):
     paths: tuple[str, ...]
 
 
+class Description(Message, frozen=True):
+    """The answer to Describe. Values of secret variables are masked by supd, they never leave it."""
+
+    status: RunStatus  # with its ranks where one was asked for
+    source: str  # the job file
+    settings: tuple[Setting, ...]
+    command: tuple[str, ...] = ()
+    cwd: str = ""
+    limits: dict[str, int] = {}  # soft ones; -1: unlimited
+    env: tuple[tuple[str, str, str], ...] = ()  # name, value or "***", origin: supd, env_file, job, inherited
+    files: tuple[str, ...] = ()  # a rank's output
+
+
 class End(Message, frozen=True):
     """A Watch is over: everything selected has been sent (and, following, the run has ended)."""
 
 
-ControlReply = Failure | Done | Statuses | EventRecord | LogChunk | Paths | End
+ControlReply = Failure | Done | Statuses | EventRecord | LogChunk | Paths | Description | End
 
 
 class Outcome(enum.StrEnum):
@@ -243,6 +309,11 @@ class Outcome(enum.StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
+
+
+RUN_STATES = ("starting", "running", "stalled", "restarting", "stopping", *Outcome)
+RANK_STATES = ("spawning", "initializing", "running", "stalled", "exited", "killed", "lost")
+"""The words for how a run and a rank are. A later version may have more."""
 
 
 decode_greeting: Callable[[bytes], Greeting] = decoder(Greeting)

@@ -46,14 +46,58 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
         return not self.stopped_by_us and self.code != 0
 
 
+class StallState(enum.StrEnum):
+    """What the process of a rank does that shows no progress."""
+
+    ALIVE = "alive"
+    STOPPED = "stopped"  # T
+    UNINTERRUPTIBLE = "uninterruptible"  # D
+    GONE = "gone"  # the process that beat
+
+
+class StallAction(enum.StrEnum):
+    """What is done about a rank that shows no progress."""
+
+    WARN = "warn"
+    RESTART = "restart"
+    FAIL = "fail"
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether it ends the generation."""
+        return self is not StallAction.WARN
+
+
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that has passed a limit of [hang] without a sign of progress."""
+
+    state: StallState  # of its process
+    silent_s: float  # how long the runner has watched it without seeing a change
+    limit_s: float
+    setting: str  # whose limit that is: "hang.step_timeout", "hang.phases.eval"
+    action: StallAction
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the generation must end for it."""
+        return self.action.is_fatal
+
+
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of the runner's part."""
 
     rank: int
     local_rank: int
     pid: int
-    started: bool  # wrote to stdout, ended with 0, or lived for `restart.start_after`
+    started: bool  # beat; or wrote to stdout, ended with 0, lived for `restart.start_after`
     exit: RankExit | None = None
+    step: int | None = None  # the last one it has shown, by beat, log line or file
+    total_steps: int | None = None  # by its log line or file
+    loss: float | None = None
+    phase: str = ""  # that it has declared; "": the usual steps
+    silent_s: float | None = None  # since the runner last saw it change; None: it never did
+    stall: Stall | None = None
+    remark: str = ""  # why no more is known of its progress
 
 
 class SpawnFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +113,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     slots: int  # ranks it would run, by `topology.nproc_per_node`; 0 with a `problem`
     address: str  # where the other nodes reach it
-    port: int  # free there a moment ago, and not the last generation's
+    port: int  # `rendezvous.master_port`, or one that was free there a moment ago and is not the last generation's
     problem: str = ""  # why it can run none
+    waits_for: str = ""  # why it can run none yet; `port` is 0 then
+    note: str = ""  # how the ranks were counted, where the job leaves that to the node or may not mean it
 
 
 class Renewal(Message, frozen=True):

@@ -21,6 +21,7 @@ class TakeOn(Message, frozen=True):
     logs_dir: str  # <logs>/<run>
     orphan_wait_s: float
     linger_s: float
+    beats_dir: str = ""  # on a memory file system; the ranks' heartbeat pages are made there, and removed
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

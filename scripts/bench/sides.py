@@ -4,6 +4,7 @@ Every process that comes of a side carries BENCH_MARK in its environment, by whi
 """
 
 import contextlib
+import ctypes
 import os
 import py_compile
 import random
@@ -34,6 +35,14 @@ class MeasurementFailed(Exception):
 def now_s() -> float:
     """The clock of the stamps."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of all threads of a process so far, to the nanosecond (clock_getcpuclockid(3))."""
+    clock = ctypes.c_int()
+    if ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)):
+        raise ProcessLookupError(pid)
+    return time.clock_gettime(clock.value)
 
 
 def pause(seconds: float) -> None:
@@ -239,6 +248,7 @@ class Supd(Side):
         config.write_text(
             f'[listen]\ncontrol = "{control}"\npeer = "127.0.0.1:0"\n[state]\ndir = "{self.folder}/state"\n'
         )
+        self.tables = ""  # more TOML of the job
         self._client: subprocess.Popen[bytes] | None = None
         self._used: set[str] = set()
         self._daemon = self._popen([str(commands / "supd"), "run", "--config", str(config)], "supd")
@@ -265,7 +275,7 @@ class Supd(Side):
         job = self.folder / "job.toml"
         job.write_text(
             f'name = "bench"\n[run]\nscript = "{self.worker}"\npython = "{self.python}"\n'
-            f'[topology]\nnproc_per_node = {ranks}\n[restart]\nbackoff = "0s"\nmax_restarts = 10\n'
+            f'[topology]\nnproc_per_node = {ranks}\n[restart]\nbackoff = "0s"\nmax_restarts = 10\n{self.tables}'
         )
         self._used = self._runners()
         begun_s = now_s()

@@ -16,8 +16,21 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+
+try:
+    from supd import beat, phase
+except ImportError:  # under torchrun, or alone: there is nobody to tell
+
+    def beat(step: int) -> None:
+        """The step is done."""
+
+    def phase(name: str) -> nullcontext[None]:
+        """What is done in the `with` block may take longer than a step."""
+        return nullcontext()
+
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # from torch's import; not needed here
 
@@ -223,7 +236,8 @@ def train(folder: Path, steps: int, save_every: int) -> int:
     replicas = DistributedDataParallel(training.model)
 
     def evaluate() -> None:
-        loss = held_out_loss(training.model, inputs, targets)
+        with phase("eval"):
+            loss = held_out_loss(training.model, inputs, targets)
         say(f"step {training.step} held-out loss {loss:.3f} nats/char (order-0 entropy {entropy:.3f})")
 
     evaluate()
@@ -235,6 +249,7 @@ def train(folder: Path, steps: int, save_every: int) -> int:
         training.optimizer.param_groups[0]["lr"] = LEARNING_RATE * min(1.0, (training.step + 1) / WARM_UP_STEPS)
         training.optimizer.step()
         training.step += 1
+        beat(training.step)
 
         # All ranks leave at the same step, or those that stay would wait for those that left.
         sums = torch.tensor([float(loss.detach()), float(len(told_to_leave))])
@@ -244,7 +259,8 @@ def train(folder: Path, steps: int, save_every: int) -> int:
             say(f"step {training.step} loss {float(sums[0]) / world_size:.3f}")
         is_due = training.step % save_every == 0 or training.step == steps
         if rank == 0 and (is_due or must_leave):
-            training.save(folder)
+            with phase("checkpoint"):
+                training.save(folder)
         if must_leave:
             say(f"told to leave: saved step {training.step}")
             return 128 + signal.SIGTERM

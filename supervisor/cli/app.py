@@ -1,42 +1,47 @@
 """supctl: finds the command, and turns whatever it ends with into an exit code and one next step."""
 
 import argparse
-import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
 
 from protocol.errors import Refused, SupdError
+from protocol.exit_code import ExitCode
 from supervisor.cli.arguments import Parser, UsageError
-from supervisor.cli.client import Client
 from supervisor.cli.context import Context, Detached
-from supervisor.cli.exit_code import ExitCode
-from supervisor.cli.screen import Screen
-from supervisor.shell.paths import default_control_path
+from supervisor.cli.screen import Screen, give_up
 
 
-class Command(NamedTuple):
-    """One command: its module has `add_arguments(parser)` and `run(arguments, context) -> int`."""
+class Subcommand(NamedTuple):
+    """The module of its name has `add_arguments(parser)` and `run(arguments, context) -> int`.
 
-    module: str
+    With a `rest` what stands behind `--` is that, and is left as it is, in `arguments.rest`.
+    """
+
     help: str
+    rest: str = ""
 
 
 COMMANDS = {
-    "start": Command("start", "start a job; returns when every rank has started"),
-    "stop": Command("stop", "stop a run gracefully"),
-    "restart": Command("restart", "end the generation of a run and begin the next one"),
-    "status": Command("status", "runs as they stand (aliases: list, ls)"),
-    "ps": Command("ps", "the ranks of a run"),
-    "logs": Command("logs", "output of the ranks, and what the supervisor did in between"),
-    "events": Command("events", "what the supervisor saw and did"),
-    "wait": Command("wait", "wait until a run is running, finished or succeeded"),
-    "validate": Command("validate", "check a job file; starts nothing"),
-    "version": Command("version", "version of supctl and of supd"),
+    "init": Subcommand("write a job file for what is found here"),
+    "start": Subcommand("start a job; returns when every rank has started", rest="arguments of the script"),
+    "stop": Subcommand("stop a run gracefully"),
+    "restart": Subcommand("end the generation of a run and begin the next one"),
+    "status": Subcommand("runs as they stand"),
+    "describe": Subcommand("everything about one run, or one rank"),
+    "ps": Subcommand("the ranks of a run"),
+    "logs": Subcommand("output of the ranks"),
+    "events": Subcommand("what the supervisor saw and did"),
+    "wait": Subcommand("wait until a run is running, finished or succeeded"),
+    "validate": Subcommand("check a job file; starts nothing"),
+    "completion": Subcommand("complete words on the command line of a shell", rest="words"),
+    "version": Subcommand("version of supctl and of supd"),
+    "help": Subcommand("explain an error code, a key of job.toml, a command"),
 }
-ALIASES = {"list": "status", "ls": "status"}
+ALIASES = {"list": "status", "ls": "status", "log": "logs", "tail": "logs", "follow": "logs -f"}
 WITH_VALUE = ("--addr", "--color")
 
 
@@ -45,19 +50,11 @@ def main() -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who called us: `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # to the end of the process
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # argparse writes its help itself
     try:
         return run(sys.argv[1:])
     except BrokenPipeError:
-        # What is still in the buffers has no reader; at exit Python must not try again.
-        _give_up_stdout()
+        give_up(sys.stdout)
         return ExitCode.PIPE_CLOSED
-
-
-def _give_up_stdout() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(argv: Sequence[str]) -> int:
@@ -66,76 +63,102 @@ def run(argv: Sequence[str]) -> int:
     command = ""
     try:
         before, command, rest = _split(argv)
-        options = _global_parser().parse_args(before)
+        options = global_parser().parse_args(before)
         if options.version:
             from supervisor.cli.version import own_version
 
             screen.print(f"supctl {own_version()}")
             return ExitCode.OK
         if options.help or not command:
-            screen.print(_overview())
+            screen.print(global_parser().format_help().rstrip())
             return ExitCode.OK
-        module = import_module(f"supervisor.cli.{COMMANDS[command].module}")
-        parser = Parser(f"supctl {command}", description=module.__doc__, parents=[_common()])
-        module.add_arguments(parser)
+        parser = command_parser(command)
+        if COMMANDS[command].rest:
+            rest, options.rest = _split_rest(rest)
         arguments = parser.parse_args(rest, options)
         screen = Screen(sys.stdout, sys.stderr, os.environ, color=arguments.color, is_quiet=arguments.quiet)
-        return int(module.run(arguments, Context(screen, _client(arguments.addr, screen), os.environ)))
+        return int(_module(command).run(arguments, Context(screen, os.environ, arguments.addr)))
     except SupdError as exc:
-        hint = exc.hint or (f"supctl {command} --help" if command else "supctl --help")
-        if "--json" in argv:
-            from supervisor.cli.documents import error_document
-
-            screen.err.write_text(error_document(exc, hint) + "\n")
-        else:
-            screen.fail(exc, hint)
-        return exc.exit_code
+        return _tell_error(screen, argv, exc, f"supctl {command} --help" if command else "supctl --help")
     except BrokenPipeError:
         raise
     except OSError as exc:  # a full disk behind `>`, a folder that was removed under us
-        _give_up_stdout()
-        refused = Refused("C014", exc.strerror or str(exc))
-        screen.fail(refused, "look where the output goes, and whether the working folder is still there")
-        return ExitCode.FAILED
+        give_up(sys.stdout)
+        hint = "look where the output goes, and whether the working folder is still there"
+        return _tell_error(screen, argv, Refused("C014", exc.strerror or str(exc)), hint)
     except KeyboardInterrupt as exc:
         screen.tell(str(exc) if isinstance(exc, Detached) else "interrupted")
         return ExitCode.INTERRUPTED
 
 
+def _tell_error(screen: Screen, argv: Sequence[str], error: SupdError, fallback_hint: str) -> int:
+    """On stderr, as text or with --json as a document. Returns what supctl ends with."""
+    hint = error.hint or fallback_hint
+    if "--json" in _split_rest(argv)[0]:
+        from supervisor.cli.documents import error_document
+
+        screen.complain(error_document(error, hint))
+    else:
+        screen.fail(error, hint)
+    return error.exit_code
+
+
+def global_words(words: Sequence[str]) -> int:
+    """How many words stand before the command: global options and their values, one of which may be missing."""
+    count = 0
+    while count < len(words) and words[count].startswith("-"):
+        count += 2 if words[count] in WITH_VALUE else 1
+    return count
+
+
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], str, Sequence[str]]:
     """Global options, the command ("" where there is none), and its own arguments."""
-    at = 0
-    while at < len(argv) and argv[at].startswith("-"):
-        at += 2 if argv[at] in WITH_VALUE else 1
+    at = global_words(argv)
     if at >= len(argv):
+        if "--json" in argv:
+            raise UsageError("--json goes with a command", "supctl status --json")
         return argv, "", []
     word = argv[at]
-    command = ALIASES.get(word, word)
+    command, *meant = ALIASES[word].split() if word in ALIASES else [word]
     if command not in COMMANDS:
+        global_parser().parse_args(argv[:at])  # an option that is not there may have a value, which `word` then is
         from protocol.tables import did_you_mean  # only where something is wrong
 
         near = did_you_mean(word, [*COMMANDS, *ALIASES])
         raise UsageError(f"no command {word!r}" + (f"; {near}" if near else ""), "supctl --help")
-    return argv[:at], command, argv[at + 1 :]
+    before = argv[:at]
+    if "--json" in before:  # is said everywhere, and belongs to the commands that have it
+        before = [option for option in before if option != "--json"]
+        meant.append("--json")
+    return before, command, [*meant, *argv[at + 1 :]]
 
 
-def _client(addr: str, screen: Screen) -> Client:
-    """supd where it was said to be, else where this user's is; there, nobody else's may pose as it."""
-    named = addr or os.environ.get("SUPD_ADDR", "")
-    if named:
-        return Client(named, screen.tell)
-    return Client(str(default_control_path(os.environ, os.getuid())), screen.tell, owners=(os.getuid(), 0))
+def _split_rest(words: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
+    """What stands before the first `--`, and what behind it."""
+    if "--" not in words:
+        return words, ()
+    at = words.index("--")
+    return words[:at], tuple(words[at + 1 :])
 
 
-def _global_parser() -> Parser:
-    parser = Parser("supctl", parents=[_common()], add_help=False)
+def global_parser() -> Parser:
+    """What may stand before the command; its help is that of supctl."""
+    rows = (f"  {name:<11} {command.help}{aliases_text(name, ' ({})')}" for name, command in COMMANDS.items())
+    parser = Parser(
+        "supctl",
+        parents=[common()],
+        add_help=False,
+        usage="supctl COMMAND [OPTIONS]",
+        description="\n".join(["Start, stop and watch training jobs.", "", *rows]),
+        epilog="supctl COMMAND --help and supctl help TOPIC say more.",
+    )
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--version", action="store_true", help="show the version of supctl")
     parser.set_defaults(addr="", quiet=False, color="auto")
     return parser
 
 
-def _common() -> Parser:
+def common() -> Parser:
     """Options that may stand before or behind the command."""
     parser = Parser("supctl", add_help=False, argument_default=argparse.SUPPRESS)
     group = parser.add_argument_group("everywhere")
@@ -147,8 +170,28 @@ def _common() -> Parser:
     return parser
 
 
-def _overview() -> str:
-    commands = "\n".join(f"  {name:<9} {command.help}" for name, command in COMMANDS.items())
-    options = _common().format_help().partition("everywhere:\n")[2].rstrip()
-    head, foot = "supctl COMMAND: start, stop and watch training jobs", "supctl COMMAND --help, supctl --version"
-    return f"{head}\n\n{commands}\n\n{options}\n\n{foot}"
+def command_parser(name: str) -> Parser:
+    """The arguments of one command, and what may stand behind every command."""
+    module = _module(name)
+    parser = Parser(f"supctl {name}", rest=COMMANDS[name].rest, description=module.__doc__, parents=[common()])
+    module.add_arguments(parser)
+    if COMMANDS[name].rest:
+        usage = parser.format_usage().removeprefix("usage: ").rstrip()
+        parser.usage = f"{usage} [-- ARG ...]".replace("%", "%%")
+    return parser
+
+
+def aliases_text(name: str, whole: str = "{}", each: str = "{}") -> str:
+    """The other names of a command, `each` formed like this and the `whole` like that; "" where it has none."""
+    same = [each.format(alias) for alias, meant in ALIASES.items() if meant == name]
+    more = [
+        f"{each.format(alias)} is {each.format(meant)}"
+        for alias, meant in ALIASES.items()
+        if meant.startswith(f"{name} ")
+    ]
+    texts = [*([f"also {', '.join(same)}"] if same else []), *more]
+    return whole.format("; ".join(texts)) if texts else ""
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"supervisor.cli.{name}")

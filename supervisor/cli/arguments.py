@@ -1,15 +1,19 @@
 """Arguments that several commands share, and the forms of their values."""
 
 import argparse
-import re
-from typing import Any, NoReturn
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from protocol.errors import Refused
-from protocol.messages.control import RunStatus
-from supervisor.cli.exit_code import ExitCode
+from protocol.exit_code import ExitCode
+from supervisor.cli.screen import Stream
+from supervisor.shell.usage import UNKNOWN, near_option
+
+if TYPE_CHECKING:
+    from protocol.messages.control import RunStatus  # whose imports take longer than all others of `supctl --help`
 
 HELP_COLUMNS = 100
-_PIECE = re.compile(r"(!?)(?:(all)|([0-9]{1,7})(?:-([0-9]{1,7}))?)")
 
 
 class UsageError(Refused):
@@ -20,20 +24,41 @@ class UsageError(Refused):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fixed width: argparse would import shutil, at every start, to ask the terminal."""
+    """As wide as the terminal, up to HELP_COLUMNS. argparse would import shutil, at every start, to ask for that."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28, width=HELP_COLUMNS)
+        self._columns = Stream(sys.stdout, os.environ, "never").columns
+        super().__init__(prog, max_help_position=28, width=min(HELP_COLUMNS, self._columns or HELP_COLUMNS))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """As it is written; paragraphs that are too wide are filled anew."""
+        if all(len(line) <= width for line in text.splitlines()):
+            return super()._fill_text(text, width, indent)
+        from textwrap import fill
+
+        parts = text.strip().split("\n\n")
+        filled = (part if "\n " in f"\n{part}" else fill(part, width, break_on_hyphens=False) for part in parts)
+        return "\n\n".join(filled) + "\n"
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells a wrong command line the way every other error is told, and takes no abbreviated options."""
+    """Tells a wrong command line the way every other error is told, and takes no abbreviated options.
 
-    def __init__(self, prog: str, **options: Any) -> None:
+    `rest` says what stands behind `--`, where something may.
+    """
+
+    def __init__(self, prog: str, *, rest: str = "", **options: Any) -> None:
         super().__init__(prog, formatter_class=HelpFormatter, allow_abbrev=False, **options)
+        self._rest = rest
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        Stream(file or sys.stderr, os.environ, "never").write_text(message)  # in the characters that it has
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, f"{self.prog} --help")
+        near = near_option(self, message)
+        if not near and self._rest and message.startswith(UNKNOWN):
+            near = f"{self._rest} stand behind `--`"
+        raise UsageError(f"{message}; {near}" if near else message, f"{self.prog} --help")
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
@@ -42,14 +67,35 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         "job",
         metavar="JOB",
         nargs="?",
-        default="",
-        help="job or run (NAME@HEX); default: the only active one, else the newest",
+        type=job_word,
+        help="job or run (NAME@HEX); default: $SUPCTL_JOB, else the only active one, else the newest",
     )
+
+
+def job_word(text: str) -> str:
+    """A JOB. An empty one, of a variable that is not set, must not mean whatever job there is."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty JOB names none; leave the word out for the default")
+    return text
 
 
 def add_json(parser: argparse._ActionsContainer, what: str = "one JSON document") -> None:
     """--json, on everything that reads."""
     parser.add_argument("--json", action="store_true", help=f"print {what}")
+
+
+def add_changes(parser: argparse.ArgumentParser) -> None:
+    """What is changed in the job file for one call."""
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VAL",
+        dest="settings",
+        action="append",
+        default=[],
+        help="change one key of the job file, like stop.grace=2m; VAL is TOML, and a bare word is text; "
+        "may be given often",
+    )
+    parser.add_argument("--name", metavar="NAME", help="another name than the job file's")
 
 
 def duration_s(text: str) -> float:
@@ -62,32 +108,20 @@ def duration_s(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text}: {exc}") from None
 
 
-def ranks_of(selector: str, run: RunStatus) -> tuple[int, ...]:
+def chosen_ranks(selector: str, run: "RunStatus") -> tuple[int, ...]:
     """The ranks that `0`, `0,3`, `8-15`, `!0`, `all` and their combinations choose, in order.
 
     Raises UsageError for another form, Refused for a rank that the run does not have.
     """
-    every = range(run.ranks or 0)
-    chosen: set[int] = set()
-    pieces = selector.split(",")
-    if pieces[0].startswith("!"):
-        chosen.update(every)
-    for piece in pieces:
-        match = _PIECE.fullmatch(piece)
-        if match is None:
-            raise UsageError(f"ranks {selector!r}: write them like 0 or 0,3 or 8-15 or !0 or all", "supctl logs --help")
-        exclude, is_all, first, last = match.groups()
-        ranks = every if is_all else range(int(first), int(last or first) + 1)
-        if not ranks or ranks[-1] >= len(every):
-            known = f"it has ranks 0-{len(every) - 1}" if every else "its ranks are not known yet"
-            raise Refused(
-                "C009",
-                f"no rank {piece.removeprefix('!')} in {run.run}: {known}",
-                hint=f"supctl ps {run.run}",
-                exit_code=ExitCode.NOT_FOUND,
-            )
-        if exclude:
-            chosen.difference_update(ranks)
-        else:
-            chosen.update(ranks)
-    return tuple(sorted(chosen))
+    from protocol.selector import NoSuchRank, choose_ranks  # only where ranks are chosen
+
+    size = run.ranks or 0
+    try:
+        return choose_ranks(selector, size)
+    except NoSuchRank as exc:
+        known = f"it has ranks 0-{size - 1}" if size else "its ranks are not known yet"
+        raise Refused(
+            "C009", f"no rank {exc} in {run.run}: {known}", hint=f"supctl ps {run.run}", exit_code=ExitCode.NOT_FOUND
+        ) from None
+    except ValueError as exc:
+        raise UsageError(str(exc), "") from None  # the command's own help

@@ -4,13 +4,15 @@ Whatever keeps a supd from answering (absent, hung, of another version, gone in 
 `Unavailable` with its next step; nothing else of the network gets past this file.
 """
 
+import math
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from protocol.errors import ProtocolError, Refused, RemoteProtocolError, SupdError
+from protocol.errors import Problem, ProtocolError, Refused, RemoteProtocolError, SupdError
+from protocol.exit_code import ExitCode
 from protocol.framing import FrameDecoder, encode_frame
 from protocol.messages import encode
 from protocol.messages.control import (
@@ -28,7 +30,6 @@ from protocol.messages.control import (
     decode_greeting,
     decode_reply,
 )
-from supervisor.cli.exit_code import ExitCode
 from supervisor.shell.clock import boot_s
 
 GREETING_TIMEOUT_S = 5.0
@@ -65,17 +66,34 @@ class Client:
     """Asks the supd at `address`, the path of its unix socket.
 
     With `owners`, only one that runs as one of these uids: a start hands over the whole environment, and the
-    default path may lie in /tmp. `tell` is given a line when supd keeps us waiting.
+    default path may lie in /tmp. `tell` is given a line when supd keeps us waiting. `default_job` (SUPCTL_JOB) is
+    meant where no job is named. At `deadline_s` (on the clock of `boot_s`) every wait ends.
     """
 
-    def __init__(self, address: str, tell: Callable[[str], None], *, owners: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        address: str,
+        tell: Callable[[str], None],
+        *,
+        owners: tuple[int, ...] = (),
+        default_job: str = "",
+        deadline_s: float = math.inf,
+    ) -> None:
         self.address = address
+        self.default_job = default_job
         self._tell = tell
         self._owners = owners
+        self._deadline_s = deadline_s
+
+    def hurried(self, deadline_s: float) -> "Client":
+        """The same, but it waits for nothing longer than to this time, and says nothing meanwhile."""
+        return Client(
+            self.address, lambda _text: None, owners=self._owners, default_job=self.default_job, deadline_s=deadline_s
+        )
 
     def greet(self) -> Greeting:
         """The daemon's greeting, whatever its version."""
-        with _Connection(self.address, self._tell, self._owners) as connection:
+        with self._connect() as connection:
             connection.send(b"")
             return connection.receive_greeting()
 
@@ -84,7 +102,7 @@ class Client:
 
         Raises Refused where supd says no, Unavailable where it says nothing.
         """
-        with _Connection(self.address, self._tell, self._owners) as connection:
+        with self._connect() as connection:
             _open(connection, request)
             reply = _decode(self.address, connection.receive_or_fail(REPLY_TIMEOUT_S))
             if not isinstance(reply, expected):
@@ -96,7 +114,7 @@ class Client:
 
         A caller that has seen enough before just stops. Raises as `ask` does.
         """
-        with _Connection(self.address, self._tell, self._owners) as connection:
+        with self._connect() as connection:
             _open(connection, request)
             silent_s = 0.0
             while True:
@@ -114,9 +132,19 @@ class Client:
                     silent_s = 0.0
                 yield None
 
-    def resolve(self, word: str) -> str:
-        """The run that NAME, NAME@HEX or "" (the only active one, else the newest) means."""
-        return self.ask(Resolve(word=word), Done).run
+    def _connect(self) -> "_Connection":
+        return _Connection(self.address, self._tell, self._owners, self._deadline_s)
+
+    def resolve(self, word: str | None) -> str:
+        """The run that NAME, NAME@HEX or None (`default_job`, else the only active one, else the newest) means."""
+        try:
+            return self.ask(Resolve(word=word or self.default_job), Done).run
+        except Refused as exc:
+            if word or not self.default_job or exc.exit_code != ExitCode.NOT_FOUND:
+                raise
+            message = f"{exc} (SUPCTL_JOB names it)"
+            hint = "name a job, or unset SUPCTL_JOB; supctl status lists them"
+            raise Refused(exc.code, message, hint=hint, exit_code=exc.exit_code) from None
 
     def status(self, run: str, *, with_ranks: bool = False) -> RunStatus:
         """One run as it stands."""
@@ -129,9 +157,10 @@ class Client:
 class _Connection:
     """One connection: frames out, frames in, with a limit on every wait."""
 
-    def __init__(self, address: str, tell: Callable[[str], None], owners: tuple[int, ...]) -> None:
+    def __init__(self, address: str, tell: Callable[[str], None], owners: tuple[int, ...], deadline_s: float) -> None:
         self._address = address
         self._tell = tell
+        self._deadline_s = deadline_s
         self._decoder = FrameDecoder()
         self._payloads: deque[bytes] = deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -144,13 +173,14 @@ class _Connection:
     def _connect(self, owners: tuple[int, ...]) -> None:
         # A full backlog blocks connect(2) for as long as SO_SNDTIMEO says; Python's own timeout would make it fail
         # at once, which a burst of clients must not.
-        seconds, fraction = divmod(GREETING_TIMEOUT_S, 1)
+        timeout_s = self._at_most(GREETING_TIMEOUT_S)
+        seconds, fraction = divmod(timeout_s, 1)
         limit = struct.pack("ll", int(seconds), int(fraction * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         try:
             self._socket.connect(self._address)
         except BlockingIOError:
-            raise _hung(self._address, GREETING_TIMEOUT_S) from None
+            raise _hung(self._address, timeout_s) from None
         except PermissionError:
             raise _not_allowed(f"not allowed to use {self._address}") from None
         except OSError as exc:
@@ -169,11 +199,12 @@ class _Connection:
     def send(self, request: bytes) -> None:
         """Our greeting and, right behind it, the frames of `request`."""
         greeting = encode_frame(encode(Greeting(control_version=CONTROL_VERSION, supd_version="")))
-        self._socket.settimeout(GREETING_TIMEOUT_S)
+        timeout_s = self._at_most(GREETING_TIMEOUT_S)
+        self._socket.settimeout(timeout_s)
         try:
             self._socket.sendall(greeting + request)
         except TimeoutError:
-            raise _hung(self._address, GREETING_TIMEOUT_S) from None
+            raise _hung(self._address, timeout_s) from None
         except OSError:
             return  # it closed early; its greeting, if it left one, says why
 
@@ -186,6 +217,7 @@ class _Connection:
 
     def receive_or_fail(self, timeout_s: float) -> bytes:
         """The payload of the next frame; a supd that sends none within `timeout_s` is hung."""
+        timeout_s = self._at_most(timeout_s)
         payload = self.receive(min(SILENT_S, timeout_s))
         if payload is None and timeout_s > SILENT_S:
             self._tell(f"… waiting for supd at {self._address} to answer, {timeout_s - SILENT_S:.0f}s left")
@@ -216,6 +248,10 @@ class _Connection:
                 raise _nonsense(self._address, str(exc)) from exc
         return self._payloads.popleft()
 
+    def _at_most(self, timeout_s: float) -> float:
+        """So long, or to the deadline; never 0, which sockets take for no wait, or for no limit."""
+        return max(min(timeout_s, self._deadline_s - boot_s()), 0.001)
+
 
 def _open(connection: _Connection, request: Request) -> None:
     """Greet both ways and hand over the request."""
@@ -239,7 +275,8 @@ def _decode(address: str, payload: bytes) -> ControlReply:
     except RemoteProtocolError as exc:
         raise _nonsense(address, str(exc)) from exc
     if isinstance(reply, Failure):
-        raise Refused(reply.code, reply.message, hint=reply.hint, exit_code=reply.exit_code)
+        problems = tuple(Problem(p.code, p.key, p.value, p.message, p.hint, place=p.place) for p in reply.problems)
+        raise Refused(reply.code, reply.message, hint=reply.hint, exit_code=reply.exit_code, problems=problems)
     return reply
 
 

@@ -1,138 +1,349 @@
-"""What --json prints (docs/cli.md, "JSON"): snake_case, RFC 3339 UTC times, null for what is not known.
+"""What --json prints: one table of keys an object, from which come the values and the JSON Schemas.
 
-Keys never vanish; within a schema's number they are only added.
+Snake_case, RFC 3339 times in UTC, null for what is not known. Keys never vanish; within a schema's number they are
+only added. `supctl help json NAME` and docs/schemas/ have the schemas (draft 2020-12). They leave objects open, since
+keys are added; the tests close them, so a key that is not here is not printed either.
 """
 
-import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from protocol.errors import SupdError
 from protocol.ids import RunId, job_name
-from protocol.messages.control import EventRecord, Incident, RankStatus, RunStatus
-from supervisor.cli.log_lines import Source
+from protocol.messages.control import RANK_STATES, RUN_STATES
+from protocol.text import sendable
+from supervisor.cli.json_fields import (
+    Field,
+    Fields,
+    Schema,
+    fixed,
+    flag,
+    group,
+    maybe,
+    number,
+    several,
+    text,
+    time,
+    whole,
+    word,
+)
+from supervisor.cli.log_lines import Line, Source
 from supervisor.shell.clock import wall_s
 
-Document = dict[str, object]
+JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+
+
+class Document(NamedTuple):
+    """What one kind of call prints: one, or one a line."""
+
+    made_by: str
+    content: Field
 
 
 def document(name: str, data: object, warnings: Sequence[str] = ()) -> str:
     """The one document of a read; its schema is `supctl.NAME/1`."""
-    head: Document = {"schema": f"supctl.{name}/1", "time": utc(wall_s())}
-    return line_of(head | {"data": data, "warnings": list(warnings)})
+    return line(name, {"schema": "", "time": wall_s(), "data": data, "warnings": warnings})
 
 
-def line_of(item: Mapping[str, object]) -> str:
+def line(name: str, thing: object) -> str:
     """One JSON object on one line."""
-    return msgspec.json.encode(item).decode()
+    content = DOCUMENTS[name].content.form(thing)
+    try:
+        return msgspec.json.encode(content).decode()
+    except UnicodeEncodeError:  # the name of a file, as the system has it
+        import json
+
+        return sendable(json.dumps(content, ensure_ascii=False))
 
 
 def error_document(error: SupdError, hint: str) -> str:
     """What stderr gets instead of text."""
-    where: Document = {}
-    head: Document = {"schema": "supctl.error/1", "code": error.code, "message": str(error)}
-    return line_of(head | {"hint": hint, "where": where, "exit": int(error.exit_code)})
+    where = error.problems[0].place if error.problems else None
+    said = {"code": error.code, "message": str(error), "hint": hint, "where": where, "exit": int(error.exit_code)}
+    return line("error", {"schema": "", **said})
 
 
-def utc(seconds: float | None) -> str | None:
-    """RFC 3339 in UTC with milliseconds; None and 0, which stands for a time not known, give None."""
-    if not seconds:
-        return None
-    whole, ms = divmod(round(seconds * 1000), 1000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{ms:03}Z"
+def log_line(run: str, source: Source, line_: Line) -> str:
+    """One line of output."""
+    return line("log-line", {"run": run, "ts": line_.read_s, "line": line_.data, **source._asdict()})
 
 
-def run_of(run: RunStatus) -> Document:
-    """One run."""
-    return {
-        "run": run.run,
-        "job": run.job,
-        "state": run.state,
-        "phase": run.phase,
-        "is_final": run.is_final,
-        "generation": run.generation,
-        "has_started": run.has_started,
-        "ranks_running": run.ranks_running,
-        "ranks": run.ranks,
-        "nodes": run.nodes,
-        "nnodes": run.nnodes,
-        "user": run.user or None,
-        "submitted_at": utc(run.submitted_wall_s),
-        "ended_at": utc(run.ended_wall_s),
-        "reason": run.reason or None,
-        "waiting_for": run.waiting_for or None,
-        "wait_left_seconds": run.wait_left_s,
-        "restarts_used": run.restarts_used,
-        "max_restarts": run.max_restarts,
-        "saved_step": run.saved_step,
-        "incident": None if run.incident is None else incident_of(run.incident),
-        "logs_dir": run.logs_dir or None,
+def json_schema(name: str) -> Schema:
+    """One document's schema, whole."""
+    return {"$schema": JSON_SCHEMA, "title": f"supctl.{name}/1", **DOCUMENTS[name].content.schema}
+
+
+# --- parts -------------------------------------------------------------------------------------------------------
+
+
+def _job_of(run: str) -> str:
+    return job_name(RunId(run))
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+RUN_NAME = text("NAME@HEX")
+JOB = text("the job's name", "run", _job_of)
+GENERATION = maybe(whole("0, 1, 2 …; null: none yet"))
+EXIT_CODE = maybe(whole("that it ended with"))
+SIGNAL = maybe(text("that killed it, like SIGKILL"))
+CORE_DUMPED = flag("whether it left a core dump")
+SHELL_CODE = maybe(whole("the exit code, or 128 + N for signal N"))
+MORE = "later versions may have more"
+
+INCIDENT = group(
+    "one failure with all that followed from it",
+    {
+        "number": whole("1, 2, 3 … in the run", 1),
+        "generation": whole("that it ended"),
+        "cause": text("exit, signal, out-of-memory, hang, spawn, runner-lost, finish-timeout"),
+        "summary": text("what happened, in one line"),
+        "node": text("where"),
+        "rank": maybe(whole("the rank that was first")),
+        "local_rank": maybe(whole("its number on the node")),
+        "pid": maybe(whole("its main process")),
+        "exit_code": EXIT_CODE,
+        "signal": SIGNAL,
+        "core_dumped": CORE_DUMPED,
+        "shell_code": SHELL_CODE,
+        "time": maybe(time("when it was noticed", "wall_s")),
+        "stderr_tail": several("what the rank wrote last on stderr", text("a line", form=_decoded)),
+        "evidence": maybe(text("what the kernel says of it")),
+    },
+)
+
+RUN = group(
+    "one run as it stands",
+    {
+        "run": RUN_NAME,
+        "job": JOB,
+        "state": text(f"of the run: {', '.join(RUN_STATES)}; {MORE}"),
+        "phase": text("the supervisor's own word for what it does"),
+        "is_final": flag("whether it is over"),
+        "generation": GENERATION,
+        "has_started": flag("whether all ranks of generation 0 have started, ever"),
+        "ranks_running": whole("ranks that live"),
+        "ranks": maybe(whole("ranks it has; null before a node has offered itself")),
+        "nodes": several("where it runs", text("a node")),
+        "nnodes": whole("nodes it wants"),
+        "user": maybe(text("who started it")),
+        "submitted_at": maybe(time("when it was started", "submitted_wall_s")),
+        "ended_at": maybe(time("when it was over", "ended_wall_s")),
+        "reason": maybe(text("why it is in this state")),
+        "waiting_for": maybe(text("what it waits for")),
+        "wait_left_seconds": maybe(number("of a wait that ends by itself", "wait_left_s")),
+        "restarts_used": whole("restarts after failures so far"),
+        "max_restarts": whole("restarts after failures it may have; -1: no limit", -1),
+        "saved_step": maybe(whole("the step of the last checkpoint", None)),
+        "incident": maybe(INCIDENT),
+        "logs_dir": maybe(text("the folder of its output")),
+        "step": maybe(whole("that every rank which shows steps has reached", None)),
+        "total_steps": maybe(whole("steps of the whole run")),
+        "rate": maybe(number("steps a second, lately")),
+        "eta_seconds": maybe(number("until total_steps, at this rate", "eta_s")),
+        "loss": maybe(number("the last that it has shown")),
+        "silent_seconds": maybe(number("since the step last went up", "silent_s")),
+    },
+)
+
+RANK = group(
+    "one rank of the newest generation",
+    {
+        "rank": whole("0, 1, 2 … in the job"),
+        "node": text("where it is"),
+        "local_rank": whole("its number on the node"),
+        "pid": maybe(whole("its main process")),
+        "state": text(f"of the rank: {', '.join(RANK_STATES)}; {MORE}"),
+        "exit_code": EXIT_CODE,
+        "signal": SIGNAL,
+        "shell_code": SHELL_CODE,
+        "core_dumped": CORE_DUMPED,
+        "stopped_by_supervisor": flag("whether supd ended it"),
+        "ended_at": maybe(time("when it ended", "ended_wall_s")),
+        "ran_seconds": maybe(number("how long it ran", "ran_s")),
+        "note": maybe(text("what else is known of it")),
+        "step": maybe(whole("the last step it has shown", None)),
+        "phase": maybe(text("the phase that it has declared")),
+        "silent_seconds": maybe(number("since it was last seen to make progress", "silent_s")),
+    },
+)
+
+FILE = "the path as it was given, or the option of the command line"
+LINE = "from 1; null on the command line"
+COLUMN = "characters, from 1"
+
+PROBLEM = group(
+    "one thing that is wrong with the file, or may not be meant",
+    {
+        "code": text("`supctl help CODE` explains it"),
+        "key": text("the key's path, like stop.grace; empty: the file as a whole"),
+        "value": maybe(text("as it stands in the file")),
+        "message": text("what is wrong"),
+        "hint": text("how to mend it"),
+        "file": maybe(text(f"{FILE}; null: not known where", "place", lambda place: place.file)),
+        "line": maybe(whole(LINE, 1, "place", lambda place: place.line)),
+        "column": maybe(whole(COLUMN, 1, "place", lambda place: place.column)),
+        "length": maybe(whole("characters, of the first line", 1, "place", lambda place: place.length)),
+    },
+)
+
+PLACE = group(
+    "where a file's first problem is", {"file": text(FILE), "line": maybe(whole(LINE, 1)), "column": whole(COLUMN, 1)}
+)
+
+SETTING = group(
+    "one key in effect",
+    {
+        "key": text("its path, like stop.grace"),
+        "value": text("as it would stand in the file"),
+        "origin": text("who gave it: file, --set, --name, --, submitter, default"),
+    },
+)
+
+VARIABLE = group(
+    "one variable of a rank",
+    {
+        "name": text("of the variable"),
+        "value": text("*** for a secret one"),
+        "origin": text("who gave it: supd, env_file, job, inherited"),
+    },
+)
+
+LIMITS = Field(
+    {
+        "type": "object",
+        "description": "soft limits",
+        "additionalProperties": {"anyOf": [{"type": "integer", "minimum": 0}, {"const": "unlimited"}]},
+    },
+    form=lambda limits: {name: "unlimited" if limit < 0 else limit for name, limit in limits.items()},
+)
+
+VERSIONS: Fields = {
+    "version": text("that is installed", "supd_version"),
+    "control_version": whole("of the protocol that supctl and supd speak", 1),
+}
+
+DETAIL = Field(
+    {
+        "type": "object",
+        "description": "described for each kind in docs/events.md",
+        "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
     }
+)
+
+# --- documents ---------------------------------------------------------------------------------------------------
 
 
-def incident_of(incident: Incident) -> Document:
-    """One incident."""
-    return {
-        "number": incident.number,
-        "generation": incident.generation,
-        "cause": incident.cause,
-        "summary": incident.summary,
-        "node": incident.node,
-        "rank": incident.rank,
-        "local_rank": incident.local_rank,
-        "pid": incident.pid,
-        "exit_code": incident.exit_code,
-        "signal": incident.signal,
-        "core_dumped": incident.core_dumped,
-        "shell_code": incident.shell_code,
-        "time": utc(incident.wall_s),
-        "stderr_tail": [line.decode("utf-8", "replace") for line in incident.stderr_tail],
-        "evidence": incident.evidence or None,
+def _read(name: str, made_by: str, data: Fields) -> Document:
+    keys = {
+        "schema": fixed(f"supctl.{name}/1", "which document this is"),
+        "time": time("when it was made"),
+        "data": group("what was asked for", data),
+        "warnings": several("what else should be known", text("one line")),
     }
+    return Document(made_by, group(f"printed by `{made_by}`", keys))
 
 
-def rank_of(rank: RankStatus) -> Document:
-    """One rank."""
-    return {
-        "rank": rank.rank,
-        "node": rank.node,
-        "local_rank": rank.local_rank,
-        "pid": rank.pid,
-        "state": rank.state,
-        "exit_code": rank.exit_code,
-        "signal": rank.signal,
-        "shell_code": rank.shell_code,
-        "core_dumped": rank.core_dumped,
-        "stopped_by_supervisor": rank.stopped_by_supervisor,
-        "ended_at": utc(rank.ended_wall_s),
-        "ran_seconds": rank.ran_s,
-        "note": rank.note or None,
-    }
-
-
-def event_of(event: EventRecord) -> Document:
-    """One event; its `detail` is described for each kind in docs/events.md."""
-    return {
-        "id": str(event.id),
-        "time": utc(event.wall_s),
-        "run": event.run,
-        "job": job_name(RunId(event.run)),
-        "generation": event.generation,
-        "kind": event.kind,
-        "text": event.text,
-        "detail": event.detail,
-    }
-
-
-def log_line_of(run: str, source: Source, line: bytes) -> Document:
-    """One line of output; bytes that are not UTF-8 become U+FFFD."""
-    return {
-        "run": run,
-        "job": job_name(RunId(run)),
-        "generation": source.generation,
-        "node": source.node,
-        "rank": source.rank,
-        "stream": "stdout" if source.stream == "out" else "stderr",
-        "line": line.decode("utf-8", "replace"),
-    }
+DOCUMENTS: Mapping[str, Document] = {
+    "status": _read("status", "supctl status --json", {"runs": several("the runs", RUN)}),
+    "ps": _read(
+        "ps",
+        "supctl ps --json",
+        {"run": RUN_NAME, "job": JOB, "generation": GENERATION, "ranks": several("the ranks", RANK)},
+    ),
+    "wait": _read(
+        "wait",
+        "supctl wait --json",
+        {
+            "condition": word("what was waited for", {name: name for name in ("running", "finished", "succeeded")}),
+            "run": RUN,
+        },
+    ),
+    "validate": _read(
+        "validate",
+        "supctl validate --json",
+        {
+            "file": text("the path as it was given"),
+            "valid": flag("whether it has no problems"),
+            "problems": several("all of them", PROBLEM),
+            "findings": several("what may not be meant", PROBLEM),
+            "settings": maybe(several("every key in effect, with --show-config", SETTING)),
+        },
+    ),
+    "describe": _read(
+        "describe",
+        "supctl describe --json",
+        {
+            "run": RUN,
+            "rank": maybe(RANK),
+            "source": text("the job file"),
+            "settings": several("every key in effect", SETTING),
+            "command": several("what is executed", text("an argument")),
+            "cwd": text("working directory"),
+            "limits": LIMITS,
+            "env": several("variables of the rank", VARIABLE),
+            "files": several("output of the rank", text("a path")),
+        },
+    ),
+    "version": _read(
+        "version",
+        "supctl version --json",
+        {
+            "client": group("this supctl", VERSIONS),
+            "daemon": maybe(group("the supd that answers", {**VERSIONS, "node": maybe(text("the node's name"))})),
+        },
+    ),
+    "log-paths": _read(
+        "log-paths", "supctl logs --path --json", {"run": RUN_NAME, "paths": several("the files", text("a path"))}
+    ),
+    "log-line": Document(
+        "supctl logs --json",
+        group(
+            "one line of output",
+            {
+                "run": RUN_NAME,
+                "job": JOB,
+                "generation": whole("that wrote it"),
+                "node": text("where"),
+                "rank": whole("who"),
+                "stream": word("where to", {"out": "stdout", "err": "stderr"}),
+                "ts": maybe(time("when it was read; null: not known")),
+                "line": text("without its end; bytes that are not UTF-8 are U+FFFD", form=_decoded),
+            },
+        ),
+    ),
+    "event": Document(
+        "supctl events --json",
+        group(
+            "one event",
+            {
+                "id": text("counts up over all runs of this supd", form=str),
+                "time": maybe(time("when it happened", "wall_s")),
+                "run": RUN_NAME,
+                "job": JOB,
+                "generation": GENERATION,
+                "kind": text("noun.past: docs/events.md lists them"),
+                "text": text("what happened, in one line"),
+                "detail": DETAIL,
+            },
+        ),
+    ),
+    "error": Document(
+        "any call with --json that ends in an error, on stderr",
+        group(
+            "an error; what would have been one document is not on stdout then",
+            {
+                "schema": fixed("supctl.error/1", "which document this is"),
+                "code": text("`supctl help CODE` explains it"),
+                "message": text("what is wrong"),
+                "hint": text("the next step"),
+                "where": maybe(PLACE),
+                "exit": whole("what supctl ends with"),
+            },
+        ),
+    ),
+}

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+from protocol.exit_code import ExitCode
 from protocol.messages.control import Outcome, RunStatus, Statuses, Watch
 from supervisor.cli.client import SILENT_S, ConnectionLost
 from supervisor.cli.context import Context, Detached
-from supervisor.cli.exit_code import ExitCode
 from supervisor.cli.log_lines import safe
 from supervisor.cli.render import incident_block, span
 from supervisor.cli.screen import Screen

@@ -27,39 +27,63 @@ class Source(NamedTuple):
     stream: str  # out, err
 
 
+class Line(NamedTuple):
+    """One line, without its newline."""
+
+    data: bytes
+    read_s: float  # when the runner read its end, in seconds since 1970; 0: not known
+
+
 class LineJoiner:
     """Gives each line once and whole, in its stream's order, however the streams' chunks are mixed."""
 
     def __init__(self) -> None:
-        self._unfinished: dict[Source, bytearray] = {}
+        self.unfinished: dict[Source, Line] = {}  # what stands behind each stream's last newline
 
-    def feed(self, chunk: LogChunk) -> tuple[Source, list[bytes]]:
-        """The lines, without their newline, that `chunk` completes."""
+    def feed(self, chunk: LogChunk) -> tuple[Source, list[Line]]:
+        """The lines that `chunk` completes."""
         source = Source(chunk.generation, chunk.node, chunk.rank, chunk.stream)
-        buffer = self._unfinished.setdefault(source, bytearray())
-        buffer += chunk.data
-        *lines, rest = bytes(buffer).split(b"\n")
-        if len(rest) >= MAX_LINE_BYTES:
+        before = self.unfinished.pop(source, None)
+        lines = _dated(chunk)
+        if before is not None:
+            lines[0] = lines[0]._replace(data=before.data + lines[0].data)
+        rest = lines.pop()
+        if len(rest.data) >= MAX_LINE_BYTES:
             lines.append(rest)
-            rest = b""
-        if rest:
-            self._unfinished[source] = bytearray(rest)
-        else:
-            del self._unfinished[source]
+        elif rest.data:
+            self.unfinished[source] = rest
         return source, lines
 
-    def finish(self, before: int | None = None) -> list[tuple[Source, list[bytes]]]:
+    def finish(self, before: int | None = None) -> list[tuple[Source, list[Line]]]:
         """What streams ended with instead of a newline: all of them, or those of generations before `before`."""
-        ended = [source for source in self._unfinished if before is None or source.generation < before]
-        return [(source, [bytes(self._unfinished.pop(source))]) for source in ended]
+        ended = [source for source in self.unfinished if before is None or source.generation < before]
+        return [(source, [self.unfinished.pop(source)]) for source in ended]
+
+
+def _dated(chunk: LogChunk) -> list[Line]:
+    """The lines of a chunk, the last one being what stands behind the last newline."""
+    changes = iter([*chunk.times, (len(chunk.data) + 1, 0.0)])
+    read_s = 0.0
+    change_at, next_s = next(changes)
+    at = 0
+    lines = []
+    for data in chunk.data.split(b"\n"):
+        while change_at <= at:
+            read_s = next_s
+            change_at, next_s = next(changes)
+        lines.append(Line(data, read_s))
+        at += len(data) + 1
+    return lines
 
 
 def clean(line: bytes, keeps_colour: bool) -> str:
-    """One line as a terminal may have it: no control characters but tab and, if wanted, colour.
+    """The last state of a line as a terminal may have it: no control characters but tab and, if wanted, colour."""
+    return safe(last_state(line).decode("utf-8", "replace"), keeps_colour)
 
-    Of a line that a progress bar wrote over and over (`\\r`), its last state.
-    """
-    return safe(line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2], keeps_colour)
+
+def last_state(line: bytes) -> bytes:
+    """Of a line that a progress bar wrote over and over (`\\r`), how it was in the end."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def safe(text: str, keeps_colour: bool = False) -> str:

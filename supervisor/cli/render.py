@@ -1,37 +1,50 @@
 """Runs, ranks and incidents as text: tables, blocks, spans of time. Nothing here writes."""
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from protocol.messages.control import Incident, RankStatus, RunStatus
+from msgspec import convert
+from msgspec.structs import replace
+
+from protocol.messages.control import EventRecord, Incident, RankStatus, RunStatus
 from supervisor.cli.log_lines import clean, safe
-from supervisor.cli.screen import STATE_STYLES, Channel, shorten
+from supervisor.cli.moments import clock
+from supervisor.cli.screen import STATE_STYLES, Stream
 
 GAP = "  "
 NOTE_COLUMNS_MIN = 20
 """A last column of free text is cut to what is left of the line, or dropped where that is less."""
+VALUE_COLUMNS_MIN = 6
+"""The same where the last column is what the table is about."""
 
 
-def table(rows: Sequence[Sequence[str]], channel: Channel) -> list[str]:
+def table(
+    rows: Sequence[Sequence[str]], stream: Stream, *, is_wide: bool = False, spare: int | None = None
+) -> list[str]:
     """Aligned columns, the first row being their heads and the last column free text.
 
-    On a terminal, columns that do not fit are dropped from the right; a pipe gets them all.
+    On a terminal, columns that do not fit are dropped from the right, but a `spare` one before all others; a pipe
+    gets them all, and so does `is_wide`.
     """
-    rows = [[safe(cell) for cell in row] for row in rows]
+    rows = [[stream.spell(safe(cell)) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    if channel.columns is not None:
-        widths = _fitting(widths, channel.columns)
+    columns = None if is_wide else stream.columns
+    if columns is not None:
+        leading = sum(width + len(GAP) for width in widths[:-1])
+        if spare is not None and leading + NOTE_COLUMNS_MIN > columns:
+            rows = [[*row[:spare], *row[spare + 1 :]] for row in rows]
+            del widths[spare]
+        widths = _fitting(widths, columns, NOTE_COLUMNS_MIN if spare is None else VALUE_COLUMNS_MIN)
     return [
         GAP.join(
-            channel.paint(shorten(cell, width).ljust(width), STATE_STYLES.get(cell))
+            stream.paint(stream.cut(cell, width).ljust(width), STATE_STYLES.get(cell))
             for cell, width in zip(row, widths, strict=False)
         ).rstrip()
         for row in rows
     ]
 
 
-def _fitting(widths: Sequence[int], columns: int) -> list[int]:
-    """The widths of the leading columns that fit in a line of `columns`; of these the last may be narrower."""
+def _fitting(widths: Sequence[int], columns: int, note_min: int) -> list[int]:
+    """The widths of the leading columns that fit in a line of `columns`; of these the last may be cut to `note_min`."""
     *fixed, note = widths
     kept: list[int] = []
     left = columns
@@ -40,7 +53,7 @@ def _fitting(widths: Sequence[int], columns: int) -> list[int]:
             return kept or [columns]
         kept.append(width)
         left -= width + len(GAP)
-    if left >= min(note, NOTE_COLUMNS_MIN):
+    if left >= min(note, note_min):
         kept.append(min(note, left))
     return kept
 
@@ -59,9 +72,41 @@ def span(seconds: float) -> str:
     return f"{total // 86400}d{total % 86400 // 3600:02}h"
 
 
-def clock(wall_s: float) -> str:
-    """A point in time as the clock on this node's wall shows it."""
-    return time.strftime("%H:%M:%S", time.localtime(wall_s))
+def age(seconds: float | None) -> str:
+    """How long ago, in whole seconds at least: 0s, 4s, 6m40s; `-` for never."""
+    if seconds is None:
+        return "-"
+    return f"{int(seconds)}s" if seconds < 10 else span(seconds)
+
+
+def count(number: int | None) -> str:
+    """17,800; `-` for what is not known."""
+    return "-" if number is None else f"{number:,}"
+
+
+def rate(steps_a_second: float | None) -> str:
+    """0.88/s, 1.5/min, 12/h; `-` for what is not known."""
+    if steps_a_second is None:
+        return "-"
+    for factor, unit in ((1, "s"), (60, "min"), (3600, "h")):
+        if (value := steps_a_second * factor) >= 0.1:
+            return f"{value:,.0f}/{unit}" if value >= 100 else f"{value:.3g}/{unit}"
+    return "0"
+
+
+def painted(state: str, stream: Stream) -> str:
+    """The word for a state, in its colour."""
+    return stream.paint(state, STATE_STYLES.get(state))
+
+
+def fact_lines(facts: Iterable[tuple[str, str]]) -> list[str]:
+    """The lines of a block: a name and what is known; nothing where nothing is."""
+    return [f"  {name:<9} {safe(fact)}" for name, fact in facts if fact]
+
+
+def generation_of(run: RunStatus) -> str:
+    """`generation 3`, or that there is none."""
+    return "no generation yet" if run.generation is None else f"generation {run.generation}"
 
 
 def ranks_of(run: RunStatus) -> str:
@@ -82,61 +127,9 @@ def wait_of(run: RunStatus) -> str:
     return f"waiting for {run.waiting_for}{left}"
 
 
-def runs_table(runs: Sequence[RunStatus], now_s: float, channel: Channel) -> list[str]:
-    """`supctl status`: a line a run. A job with several runs here is told apart by its run."""
-    jobs = [run.job for run in runs]
-    rows = [["JOB", "STATE", "GEN", "RANKS", "NODES", "RESTARTS", "UP", ""]]
-    for run in runs:
-        name = run.job if jobs.count(run.job) == 1 else run.run
-        until_s = now_s if run.ended_wall_s is None else run.ended_wall_s
-        rows.append(
-            [
-                name,
-                run.state,
-                "-" if run.generation is None else str(run.generation),
-                ranks_of(run),
-                f"{len(run.nodes)}/{run.nnodes}",
-                str(run.restarts_used),
-                span(max(until_s - run.submitted_wall_s, 0.0)),
-                _remark(run, name),
-            ]
-        )
-    return table(rows, channel)
-
-
-def _remark(run: RunStatus, name: str) -> str:
-    if run.state == "failed":
-        return f"{run.reason} → supctl status {name}".lstrip()
-    return wait_of(run) or run.reason
-
-
-def run_block(run: RunStatus, now_s: float, channel: Channel) -> list[str]:
-    """`supctl status JOB`."""
-    until_s = now_s if run.ended_wall_s is None else run.ended_wall_s
-    generation = "no generation yet" if run.generation is None else f"generation {run.generation}"
-    where = f"{ranks_of(run)} ranks on {len(run.nodes)}/{run.nnodes} nodes"
-    ran = f"{'up' if run.ended_wall_s is None else 'ran'} {span(max(until_s - run.submitted_wall_s, 0.0))}"
-    state = channel.paint(run.state, STATE_STYLES.get(run.state))
-    lines = [f"{run.run}  {state}   {generation}   {where}   {ran}"]
-    facts = [
-        ("reason", run.reason),
-        ("waiting", wait_of(run).removeprefix("waiting ")),
-        ("budget", f"{restarts_of(run)} restarts used"),
-        ("saved", "" if run.saved_step is None else f"step {run.saved_step}"),
-        ("nodes", ", ".join(run.nodes)),
-        ("logs", run.logs_dir),
-    ]
-    lines += [f"  {name:<9} {safe(fact)}" for name, fact in facts if fact]
-    if run.incident is not None:
-        wall_s = run.incident.wall_s
-        ago = f", {span(max(now_s - wall_s, 0.0))} ago" if wall_s else ""
-        lines += ["", f"last incident, #{run.incident.number}{ago}", *incident_block(run.incident, channel)]
-    return lines
-
-
-def incident_block(incident: Incident, channel: Channel) -> list[str]:
+def incident_block(incident: Incident, stream: Stream) -> list[str]:
     """Who died and how, what the kernel says of it, and the last lines of its stderr."""
-    lines = [f"  {channel.paint(safe(incident.summary), 'red')}"]
+    lines = [f"  {stream.paint(safe(incident.summary), 'red')}"]
     how = [f"generation {incident.generation}"]
     if incident.wall_s:
         how.append(f"at {clock(incident.wall_s)}")
@@ -146,22 +139,26 @@ def incident_block(incident: Incident, channel: Channel) -> list[str]:
         how.append(f"exit {incident.shell_code}")
     if incident.core_dumped:
         how.append("core dumped")
+    if incident.cause == "hang" and incident.shell_code is not None:
+        how.append("stopped by supervisor")
     lines.append(f"  {' · '.join(how)}")
     if incident.evidence:
         lines.append(f"  {safe(incident.evidence)}")
     if incident.stderr_tail:
         lines.append("  last lines of its stderr:")
-        lines += [f"    ┃ {clean(line, channel.has_colour)}" for line in incident.stderr_tail]
+        lines += [f"    ┃ {clean(line, stream.has_colour)}" for line in incident.stderr_tail]
     return lines
 
 
-def ranks_table(ranks: Sequence[RankStatus], channel: Channel) -> list[str]:
-    """`supctl ps`: a line a rank."""
-    rows = [["RANK", "NODE", "LOCAL", "PID", "STATE", "EXIT", ""]]
-    for rank in ranks:
-        pid = "-" if rank.pid is None else str(rank.pid)
-        rows.append([str(rank.rank), rank.node, str(rank.local_rank), pid, rank.state, exit_of(rank), rank.note])
-    return table(rows, channel)
+def incident_lines(event: EventRecord, stream: Stream) -> list[str]:
+    """An event about an incident, in full: its number, and the block of what was known then."""
+    known = {"wall_s": event.detail.get("ended_wall_s") or 0.0, "generation": event.generation, "summary": event.text}
+    incident = convert({**event.detail, **known}, Incident)
+    stderr = event.detail.get("stderr")
+    tail = tuple(line.encode() for line in str(stderr).split("\n")) if stderr else ()
+    is_first = event.kind == "incident.opened"
+    head = f"incident #{incident.number}" + ("" if is_first else ", corrected")
+    return [head, *incident_block(replace(incident, stderr_tail=tail), stream)]
 
 
 def exit_of(rank: RankStatus) -> str:

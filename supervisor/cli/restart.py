@@ -6,10 +6,10 @@ Ends with 0 when the next generation runs, 4 or 5 if the run ended instead.
 import argparse
 import re
 
+from protocol.exit_code import ExitCode
 from protocol.messages.control import REASON_MAX, Done, RestartRun, RunStatus
 from supervisor.cli.arguments import add_job
 from supervisor.cli.context import Context
-from supervisor.cli.exit_code import ExitCode
 from supervisor.cli.follow import follow, outcome_code, tell_outcome
 from supervisor.cli.render import ranks_of, span
 from supervisor.shell.clock import boot_s

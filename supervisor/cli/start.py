@@ -1,31 +1,30 @@
 """Start a job; return when every rank of generation 0 has started.
 
-The job runs on without supctl: Ctrl-C only ends the looking on. Ends with 0 when it has started (with --follow:
-when it has succeeded), 4 if it failed, 5 if it was stopped, 78 if the job file has problems.
+What stands behind `--` is appended to run.args, word for word. The job runs on without supctl: Ctrl-C only ends the
+looking on. Ends with 0 when it has started (with --follow: when it has succeeded), 4 if it failed, 5 if it was
+stopped, 78 if the job file has problems, 124 if --wait-timeout passed first.
 """
 
 import argparse
-import os
-import resource
-import sys
 import time
-from collections.abc import Mapping
 
-from protocol.errors import Refused
-from protocol.messages.control import Done, EventRecord, LogSelection, RunStatus, Start, Watch
+from protocol.exit_code import ExitCode
+from protocol.messages.control import Done, LogSelection, RunStatus, Start, Statuses, Watch
+from supervisor.cli.arguments import add_changes, duration_s
 from supervisor.cli.client import ConnectionLost, Unavailable
 from supervisor.cli.context import Context, Detached
-from supervisor.cli.exit_code import ExitCode
-from supervisor.cli.follow import follow, outcome_code, tell_outcome
+from supervisor.cli.follow import TICK_S, WaitLine, follow, outcome_code, tell_outcome
 from supervisor.cli.log_lines import safe
+from supervisor.cli.render import span
 from supervisor.cli.screen import Screen
+from supervisor.cli.submission import request_for, tell_done
 from supervisor.shell.clock import boot_s
 
 COMEBACK_S = 10.0
 """A supd that went away before it had answered is given this long to come back."""
 RETRY_S = 0.1
-MAX_FILE_BYTES = 1024 * 1024
-LIMITS = ("nofile", "core", "memlock", "stack")
+
+NOT_ACCEPTED_YET = "not accepted yet: supd starts it once the run before is gone, unless supd itself ends before that"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,37 +34,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument("--follow", action="store_true", help="show the output until the run ends")
     mode.add_argument("--detach", action="store_true", help="return as soon as supd has accepted the run")
     mode.add_argument("--dry-run", action="store_true", help="let supd check the job; start nothing")
+    add_changes(parser)
+    parser.add_argument(
+        "--replace", action="store_true", help="stop the active run of this job first, and wait until it is gone"
+    )
+    parser.add_argument(
+        "--wait-timeout",
+        metavar="DUR",
+        type=duration_s,
+        help="stop looking on if it has not started after this long, like 10m; it goes on",
+    )
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Submit the job, then look on for as long as was asked for."""
     screen = context.screen
-    request = request_for(arguments.file, context.environ, check_only=arguments.dry_run)
-    done = _submit(context, request)
-    if arguments.dry_run:
-        _tell_accepted(screen, f"{arguments.file} is valid; nothing was started", done)
-        return ExitCode.OK
-    _tell_accepted(screen, f"accepted run {done.run}", done)
-    if screen.is_quiet and not arguments.follow:
-        screen.print(done.run)
-    if arguments.detach:
-        return ExitCode.OK
-    progress = Progress(screen, tells_incidents=not arguments.follow)
-    if arguments.follow:
-        return _follow_output(context, done.run, progress)
-    status = follow(
+    deadline_s = None if arguments.wait_timeout is None else boot_s() + arguments.wait_timeout
+    request = request_for(
+        arguments.file,
         context,
-        done.run,
-        lambda status: status.has_started,
-        on_change=progress.show,
-        after_interrupt=_detached(done.run, "starting"),
+        check_only=arguments.dry_run,
+        settings=arguments.settings,
+        name=arguments.name,
+        args=arguments.rest,
+        replace=arguments.replace,
     )
-    assert status is not None, "only a deadline gives no status"
+    try:
+        done = _submit(context, request, deadline_s)
+        if arguments.dry_run:
+            _tell_done(screen, f"{arguments.file} is valid; nothing was started", done)
+            return ExitCode.OK
+        _tell_done(screen, f"accepted run {done.run}", done)
+        if screen.is_quiet and not arguments.follow:
+            _print_run(screen, done.run)
+        if arguments.detach:
+            return ExitCode.OK
+        progress = Progress(screen, tells_incidents=not arguments.follow)
+        look_on = _follow_output if arguments.follow else _follow_start
+        status = look_on(context, done.run, progress, deadline_s)
+    except GaveUp as exc:
+        screen.complain(f"{exc} within {span(arguments.wait_timeout)}; {exc.goes_on}")
+        screen.next_step(f"supctl status {exc.run}".rstrip())
+        return ExitCode.TIMED_OUT
     if status.is_final:
         tell_outcome(screen, status)
         return outcome_code(status)
     screen.tell(f"{status.job} is running   → supctl logs -f {status.job}")
     return ExitCode.OK
+
+
+def _print_run(screen: Screen, run: str) -> None:
+    try:
+        screen.print(run)
+    except OSError:
+        screen.complain(f"accepted run {run}, and could not print that")
+        raise
+
+
+def _tell_done(screen: Screen, text: str, done: Done) -> None:
+    tell_done(screen, text, done.notes, (*done.file_warnings, *done.warnings))
+
+
+class GaveUp(Exception):
+    """--wait-timeout passed; the text says what had not happened by then, to `run` where that is known."""
+
+    def __init__(self, run: str, what: str, goes_on: str = "it goes on without us") -> None:
+        self.run = run
+        self.goes_on = goes_on
+        super().__init__(what)
 
 
 class Progress:
@@ -97,63 +133,16 @@ class Progress:
             self._screen.tell(f"{self._screen.err.paint('✓', 'green')} {what}")
 
 
-def request_for(file: str, environ: Mapping[str, str], *, check_only: bool) -> Start:
-    """What supd must know of the place this was called in. Raises Refused where the file cannot be read."""
-    return Start(
-        request_id=os.urandom(16).hex(),
-        job_file=read_file(file),
-        source=file,
-        folder=os.path.realpath(os.path.dirname(file) or "."),
-        python=find_python(environ),
-        env=dict(os.environb),
-        limits={name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[0] for name in LIMITS},
-        umask=_umask(),
-        check_only=check_only,
-    )
-
-
-def read_file(file: str) -> bytes:
-    """The bytes of a job file. Raises Refused where it cannot be read or is no job file by its size."""
-    hint = "give the path of a job file (docs/job-file.md)"
-    try:
-        with open(file, "rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as exc:
-        raise Refused(
-            "C011", f"cannot read {file}: {exc.strerror or exc}", hint=hint, exit_code=ExitCode.INVALID
-        ) from None
-    if len(data) > MAX_FILE_BYTES:
-        raise Refused("C011", f"{file} is larger than any job file (1 MiB)", hint=hint, exit_code=ExitCode.INVALID)
-    return data
-
-
-def find_python(environ: Mapping[str, str]) -> str:
-    """The submitter's interpreter: VIRTUAL_ENV's, else the first `python3` or `python` on PATH; "" for none.
-
-    The environment that supd itself is in comes last: it is often on PATH for supctl's sake, and has no torch.
-    """
-    active = environ.get("VIRTUAL_ENV")
-    own = os.path.dirname(sys.executable)
-    folders = environ.get("PATH", os.defpath).split(os.pathsep)
-    folders.sort(key=lambda folder: os.path.abspath(folder) == own and sys.prefix != sys.base_prefix)
-    for folder in [os.path.join(active, "bin"), *folders] if active else folders:
-        for name in ("python3", "python"):
-            path = os.path.abspath(os.path.join(folder, name))
-            if os.path.isfile(path) and os.access(path, os.X_OK):
-                return path
-    return ""
-
-
-def _submit(context: Context, request: Start) -> Done:
+def _submit(context: Context, request: Start, deadline_s: float | None) -> Done:
     """Ask once more where supd went away before it answered: the request's id makes that safe."""
     try:
-        return context.client.ask(request, Done)
+        return _ask(context, request, deadline_s)
     except ConnectionLost as lost:
         context.screen.tell("supd went away before it answered; asking again when it is back")
         until_s = boot_s() + COMEBACK_S
         while True:
             try:
-                return context.client.ask(request, Done)
+                return _ask(context, request, deadline_s)
             except ConnectionLost:
                 raise
             except Unavailable:
@@ -162,14 +151,64 @@ def _submit(context: Context, request: Start) -> Done:
             time.sleep(RETRY_S)  # noqa: TID251  # there is nothing to wait on: the socket is not there
 
 
-def _follow_output(context: Context, run: str, progress: Progress) -> int:
+def _ask(context: Context, request: Start, deadline_s: float | None) -> Done:
+    if request.replace and not request.check_only:
+        return _ask_to_replace(context, request, deadline_s)
+    return context.client.ask(request, Done)
+
+
+def _ask_to_replace(context: Context, request: Start, deadline_s: float | None) -> Done:
+    """supd shows the run that makes way as it changes, until that is over and the new one accepted."""
+    screen = context.screen
+    other: RunStatus | None = None
+    wait_line = WaitLine(screen, lambda _run: "the run before to be gone")
+    try:
+        for reply in context.client.stream(request, TICK_S):
+            match reply:
+                case Done():
+                    return reply
+                case Statuses(runs=[status, *_]):
+                    if other is None or other.run != status.run:
+                        screen.tell(f"replacing {status.run}: stopping it")
+                    if status.is_final:
+                        screen.tell(f"{screen.err.paint('✓', 'green')} {status.run} {status.state}")
+                    other = status
+                case _:
+                    pass
+            if deadline_s is not None and boot_s() >= deadline_s:
+                run = other.run if other else ""
+                raise GaveUp(run, f"{run or 'the run before'} was not gone", NOT_ACCEPTED_YET)
+            if other is not None and not other.is_final:
+                wait_line.show(other)
+    except KeyboardInterrupt:
+        raise Detached(f"detached; {NOT_ACCEPTED_YET}   → supctl status") from None
+    raise ConnectionLost(context.client.address)
+
+
+def _follow_start(context: Context, run: str, progress: Progress, deadline_s: float | None) -> RunStatus:
+    status = follow(
+        context,
+        run,
+        lambda status: status.has_started,
+        on_change=progress.show,
+        deadline_s=deadline_s,
+        after_interrupt=_detached(run, "starting"),
+    )
+    if status is None:
+        raise GaveUp(run, f"{run} has not started")
+    return status
+
+
+def _follow_output(context: Context, run: str, progress: Progress, deadline_s: float | None) -> RunStatus:
     from supervisor.cli.story import Story, play
 
-    def wants_event(event: EventRecord) -> bool:
-        return not event.kind.startswith("incident.")  # told in full
+    def on_reply(status: RunStatus) -> None:
+        progress.show(status)
+        if deadline_s is not None and boot_s() >= deadline_s and not status.has_started:
+            raise GaveUp(run, f"{run} has not started")
 
     status = context.client.status(run)
-    story = Story(context.screen, status, wants_event, incidents_after=0)
+    story = Story(context.screen, status, lambda _event: True, in_full_from_s=0.0)
     request = Watch(
         run=run,
         follow=True,
@@ -178,24 +217,11 @@ def _follow_output(context: Context, run: str, progress: Progress) -> int:
         logs=LogSelection(all_generations=True, tail_lines=None),
     )
     try:
-        play(context, story, request, on_reply=progress.show)
+        play(context, story, request, on_reply=on_reply)
     except KeyboardInterrupt:
         raise Detached(_detached(run, "running")) from None
-    tell_outcome(context.screen, story.run)
-    return outcome_code(story.run)
-
-
-def _tell_accepted(screen: Screen, text: str, done: Done) -> None:
-    screen.tell(f"{screen.err.paint('✓', 'green')} {text}")
-    for note in done.notes:
-        screen.tell(f"  {safe(note)}")
+    return story.run
 
 
 def _detached(run: str, doing: str) -> str:
     return f"detached; job keeps {doing}   → supctl logs -f {run}"
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -5,10 +5,10 @@ Ends with 0 when it is over, also if it was over already. Ctrl-C leaves the stop
 
 import argparse
 
+from protocol.exit_code import ExitCode
 from protocol.messages.control import Done, RunStatus, StopRun
 from supervisor.cli.arguments import UsageError, add_job, duration_s
 from supervisor.cli.context import Context
-from supervisor.cli.exit_code import ExitCode
 from supervisor.cli.follow import WaitLine, follow
 from supervisor.cli.render import span
 from supervisor.shell.clock import boot_s

@@ -1,24 +1,37 @@
 """The log view: many ranks' lines under their prefixes, with what the supervisor did in between."""
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from protocol.messages.control import ControlReply, EventRecord, LogChunk, RunStatus, Statuses, Watch
 from supervisor.cli.client import ConnectionLost
 from supervisor.cli.context import Context
 from supervisor.cli.follow import TICK_S, WaitLine
-from supervisor.cli.log_lines import LineJoiner, Source, clean, safe
-from supervisor.cli.render import incident_block
+from supervisor.cli.grep import Grep
+from supervisor.cli.log_lines import Line, LineJoiner, Source, clean, last_state, safe
+from supervisor.cli.prefix import Prefix
+from supervisor.cli.render import incident_lines
 from supervisor.cli.screen import Screen
+from supervisor.shell.clock import boot_s
 
-RANK_STYLES = ("cyan", "green", "magenta", "blue", "yellow")
+BAR_EVERY_S = 1.0
+"""A follower sees the state of a progress bar (`\\r`) so often at most."""
+
+
+@dataclass(slots=True)
+class _Bar:
+    """What was shown last of a line that is written over and over."""
+
+    data: bytes
+    at_s: float
 
 
 class Story:
-    """Prints the replies of a Watch on `run` as they come.
+    """Prints the replies of a Watch on `run` as they come, generation after generation.
 
-    `wants_event` chooses the supervisor's lines. Following, they are printed as they come, and incidents numbered
-    above `incidents_after` are told in full. Reading the past (`incidents_after` None), supd sends all events at
-    once: there they follow their generation's output.
+    `wants_event` chooses the supervisor's lines. Incidents from `in_full_from_s` (s since 1970) on are told in full,
+    each at its place among the other events.
     """
 
     def __init__(
@@ -27,18 +40,25 @@ class Story:
         run: RunStatus,
         wants_event: Callable[[EventRecord], bool],
         *,
-        incidents_after: int | None,
+        in_full_from_s: float = math.inf,
+        prefix: Prefix | None = None,
+        grep: Grep | None = None,
         has_prefix: bool = True,
     ) -> None:
+        """Without any prefix the ranks' lines are printed as they were written, and nothing else."""
         self.run = run
         self._screen = screen
         self._wants_event = wants_event
-        self._incidents_after = incidents_after
+        self._in_full_from_s = in_full_from_s
         self._has_prefix = has_prefix
+        self._prefix = prefix or Prefix()
+        self._grep = grep or Grep()
         self._joiner = LineJoiner()
         self._generation: int | None = None
-        self._held: list[EventRecord] = []
-        self._label_columns = _label_columns(run)
+        self._has_rule = True
+        self._launched: tuple[int | None, int | None] = (None, None)  # the last generation launched, and its ranks
+        self._bars: dict[Source, _Bar] = {}
+        self._prefix.fit(run)
 
     def take(self, reply: ControlReply) -> None:
         """Print what there is to print of one reply."""
@@ -46,21 +66,30 @@ class Story:
             case Statuses(runs=[run, *_]):
                 self._take_status(run)
             case EventRecord():
-                if self._has_prefix and self._wants_event(reply):
-                    self._held.append(reply)
-                if self._incidents_after is not None:
-                    self._tell_held()
+                self._take_event(reply)
             case LogChunk():
                 self._begin(reply.generation)
-                self._print(*self._joiner.feed(reply))
+                self._print_lines(*self._joiner.feed(reply))
             case _:
                 pass
 
+    def show_bars(self) -> None:
+        """Print how far progress bars are that have moved; called at every reply and every tick of a follower."""
+        if not self._has_prefix:
+            return
+        now_s = boot_s()
+        for source, line in self._joiner.unfinished.items():
+            bar = self._bars.get(source)
+            if bar is not None and now_s - bar.at_s < BAR_EVERY_S:
+                continue
+            state = last_state(line.data)
+            if b"\r" in line.data and state.strip() and (bar is None or bar.data != state):
+                self._bars[source] = _Bar(state, now_s)
+                self._print(source, self._grep.pick(source, [line._replace(data=state)]))
+
     def finish(self) -> None:
-        """No more output comes: print what has no newline."""
-        for source, lines in self._joiner.finish():
-            self._print(source, lines)
-        self._tell_held()
+        """No more output comes: print what has no newline, and what was held back."""
+        self._end_generations(None)
 
     def rule(self, text: str) -> None:
         """A line across the stream."""
@@ -70,46 +99,68 @@ class Story:
     def _begin(self, generation: int) -> None:
         if generation == self._generation:
             return
-        for source, lines in self._joiner.finish(before=generation):
-            self._print(source, lines)
-        self._tell_held(before=generation)
+        self._end_generations(generation)
         self._generation = generation
-        ranks = self.run.ranks if self.run.generation == generation else None
-        self.rule(f"generation {generation}" + ("" if ranks is None else f" · {ranks} rank{'s' * (ranks != 1)}"))
+        self._has_rule = False
 
-    def _print(self, source: Source, lines: list[bytes]) -> None:
+    def _end_generations(self, before: int | None) -> None:
+        for source, lines in self._joiner.finish(before):
+            self._print_lines(source, lines)
+        for source, lines in self._grep.release():
+            self._print(source, lines)
+        self._bars.clear()
+
+    def _print_lines(self, source: Source, lines: list[Line]) -> None:
+        """Print what of these lines is to be seen, but for the last state of a bar that was shown already."""
+        if lines and (bar := self._bars.pop(source, None)) is not None and last_state(lines[0].data) == bar.data:
+            lines = lines[1:]
+        self._print(source, self._grep.pick(source, lines))
+
+    def _print(self, source: Source, lines: list[Line]) -> None:
         if not lines:
             return
         if not self._has_prefix:
-            self._screen.print_bytes(b"\n".join([*lines, b""]))
+            self._screen.print_bytes(b"".join(line.data + b"\n" for line in lines))
             return
+        self._print_rule()
         out = self._screen.out
-        label = f"{source.node}:{source.rank}" if self.run.nnodes > 1 else str(source.rank)
-        label = out.paint(label.ljust(self._label_columns), RANK_STYLES[source.rank % len(RANK_STYLES)])
-        bar = "│" if source.stream == "out" else out.paint("┃", "red")
-        self._screen.print(*(f"{label} {bar} {clean(line, out.has_colour)}" for line in lines))
+        self._screen.print(
+            *(self._prefix.of(source, line.read_s, out) + clean(line.data, out.has_colour) for line in lines)
+        )
 
-    def _sup(self, text: str) -> None:
-        self._screen.print(f"{self._screen.out.paint('sup'.rjust(self._label_columns), 'dim')} │ {text}")
+    def _sup(self, text: str, wall_s: float) -> None:
+        self._screen.print(self._prefix.of_supervisor(wall_s, self._screen.out) + text)
 
-    def _tell_held(self, before: int | None = None) -> None:
-        held, self._held = self._held, []
-        for event in held:
-            if before is not None and event.generation is not None and event.generation >= before:
-                self._held.append(event)
-            else:
-                kind = "" if event.kind.startswith("generation.") else f"{event.kind.replace('.', ' ')}: "
-                self._sup(f"{kind}{safe(event.text)}")  # what is said of a generation begins with it
+    def _print_rule(self) -> None:
+        """Above the first line of a generation."""
+        if self._has_rule:
+            return
+        self._has_rule = True
+        launched, ranks = self._launched
+        if launched != self._generation:
+            ranks = self.run.ranks if self.run.generation == self._generation else None
+        count = "" if ranks is None else f" · {ranks} rank{'s' * (ranks != 1)}"
+        self.rule(f"generation {self._generation}{count}")
+
+    def _take_event(self, event: EventRecord) -> None:
+        ranks = event.detail.get("ranks")
+        if event.kind == "generation.launched" and isinstance(ranks, int):
+            self._launched = event.generation, ranks
+        if not self._wants_event(event):
+            return
+        if event.generation is not None:
+            self._begin(event.generation)
+            self._print_rule()
+        if event.kind.startswith("incident.") and event.wall_s >= self._in_full_from_s:
+            for line in incident_lines(event, self._screen.out):
+                self._sup(line, event.wall_s)
+            return
+        kind = "" if event.kind.startswith("generation.") else f"{event.kind.replace('.', ' ')}: "
+        self._sup(f"{kind}{safe(event.text)}", event.wall_s)  # what is said of a generation begins with it
 
     def _take_status(self, run: RunStatus) -> None:
         self.run = run
-        self._label_columns = max(self._label_columns, _label_columns(run))
-        if self._incidents_after is None or run.incident is None or run.incident.number <= self._incidents_after:
-            return
-        self._incidents_after = run.incident.number
-        for line in [f"incident #{run.incident.number}", *incident_block(run.incident, self._screen.out)]:
-            if self._has_prefix:
-                self._sup(line)
+        self._prefix.fit(run)
 
 
 def play(
@@ -127,14 +178,9 @@ def play(
                 story.take(reply)
             on_reply(story.run)
             if request.follow:
+                story.show_bars()
                 wait_line.show(story.run)
     finally:
         story.finish()
     if request.follow and not story.run.is_final:
         raise ConnectionLost(context.client.address)
-
-
-def _label_columns(run: RunStatus) -> int:
-    """How wide the longest NODE:RANK (on one node: RANK) of a run is."""
-    longest_node = max((len(node) + 1 for node in run.nodes), default=0) if run.nnodes > 1 else 0
-    return longest_node + len(str(max((run.ranks or 1) - 1, 0)))

@@ -2,11 +2,11 @@
 
 import argparse
 
+from protocol.exit_code import ExitCode
 from protocol.messages.control import CONTROL_VERSION
 from supervisor.cli.arguments import add_json
 from supervisor.cli.client import Unavailable
 from supervisor.cli.context import Context
-from supervisor.cli.exit_code import ExitCode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,13 +38,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.json:
         from supervisor.cli import documents
 
-        theirs = daemon and {
-            "version": daemon.supd_version,
-            "control_version": daemon.control_version,
-            "node": daemon.node or None,
-        }
-        ours = {"version": client, "control_version": CONTROL_VERSION}
-        screen.print(documents.document("version", {"client": ours, "daemon": theirs}, warnings))
+        ours = {"supd_version": client, "control_version": CONTROL_VERSION}
+        screen.print(documents.document("version", {"client": ours, "daemon": daemon}, warnings))
         return ExitCode.OK
     screen.print(f"supctl {client}", f"supd   {daemon.supd_version if daemon else '-'}")
     for warning in warnings:

@@ -5,10 +5,11 @@ Ends with 0 when it is so, 4 if the run failed, 5 if it was stopped, 124 if --ti
 
 import argparse
 
+from protocol.errors import Refused
+from protocol.exit_code import ExitCode
 from protocol.messages.control import Outcome, RunStatus
 from supervisor.cli.arguments import add_job, add_json, duration_s
 from supervisor.cli.context import Context
-from supervisor.cli.exit_code import ExitCode
 from supervisor.cli.follow import WaitLine, follow, outcome_code
 from supervisor.cli.log_lines import safe
 from supervisor.cli.render import span
@@ -56,13 +57,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         after_interrupt=f"stopped waiting; {name} is not touched",
     )
     if status is None:
-        screen.complain(f"{name} was not {arguments.condition} within {span(arguments.timeout)}")
-        screen.next_step(f"supctl status {name}")
-        return ExitCode.TIMED_OUT
+        message = f"{name} was not {arguments.condition} within {span(arguments.timeout)}"
+        raise Refused("C017", message, hint=f"supctl status {name}", exit_code=ExitCode.TIMED_OUT)
     if arguments.json:
         from supervisor.cli import documents
 
-        screen.print(documents.document("wait", {"condition": arguments.condition, "run": documents.run_of(status)}))
+        screen.print(documents.document("wait", {"condition": arguments.condition, "run": status}))
     code = _code(arguments.condition, status)
     if code is not ExitCode.OK:
         screen.next_step(f"supctl status {name}")

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import errno
 import fcntl
 import os
 import resource
@@ -14,22 +15,27 @@ import traceback
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 import uvloop
 
 from protocol.errors import Refused, SupdError
+from protocol.exit_code import ExitCode
 from supervisor.daemon.control import Control
 from supervisor.daemon.init import stay_behind_as_init
 from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.journal import Journal
+from supervisor.daemon.login_session import tell_of_login_session
 from supervisor.daemon.members import Members
 from supervisor.daemon.runners import Runners
 from supervisor.shell.config import Config, load_config
 from supervisor.shell.files import write_whole
 from supervisor.shell.log_setup import set_up_log
-from supervisor.shell.paths import default_control_path, ensure_private_dir
+from supervisor.shell.paths import default_control_path
+from supervisor.shell.port_holder import port_holder
 from supervisor.shell.tls import ensure_credential, server_context
+from supervisor.shell.usage import near_option
 
 log = structlog.get_logger()
 
@@ -72,15 +78,19 @@ async def serve(config: Config, stop: asyncio.Event) -> int:
             group.create_task(jobs.run(stored, serving), name="jobs")
             await asyncio.sleep(0)  # every run is known before the first runner is heard
             server = await _listen(members, config)
-            host, port = server.sockets[0].getsockname()[:2]
-            await _publish(coordinator_file, f"{host}:{port}")
-            group.create_task(control.run(config.control, lambda: _say_ready(config, f"{host}:{port}")), name="control")
-            await stop.wait()
-            active_runs = len(jobs.active())
-            log.info("supd_stopped", active_runs=active_runs)
-            server.close()
-            members.close()
-            raise Stopped
+            try:
+                host, port = server.sockets[0].getsockname()[:2]
+                jobs.peer_host, jobs.peer_port = host, port
+                await _publish(coordinator_file, f"{host}:{port}")
+                ready = f"{host}:{port}"
+                group.create_task(control.run(config.control, lambda: _say_ready(config, ready)), name="control")
+                await stop.wait()
+                active_runs = len(jobs.active())
+                log.info("supd_stopped", active_runs=active_runs)
+                raise Stopped
+            finally:
+                server.close()
+                members.close()
     except* Stopped:
         pass
     finally:
@@ -96,10 +106,19 @@ async def _listen(members: Members, config: Config) -> asyncio.Server:
         try:
             return await members.listen(host, port, tls)
         except OSError as exc:
+            if isinstance(exc, socket.gaierror):
+                what, hint = (
+                    f"the host {host} is unknown: {exc.strerror}",
+                    "set [listen] peer to an address of this node",
+                )
+                raise Refused("F030", what, hint=hint) from exc
             if port >= last:
+                why = os.strerror(exc.errno or 0)
+                if exc.errno == errno.EADDRINUSE:
+                    why += f" ({await asyncio.to_thread(port_holder, port)})"
                 raise Refused(
                     "F030",
-                    f"cannot listen on {host}:{port}: {os.strerror(exc.errno or 0)}",
+                    f"cannot listen on {host}:{port}: {why}",
                     hint="free it, or set [listen] peer in supd.toml (port 0: any that is free)",
                 ) from exc
             port += 1
@@ -134,10 +153,10 @@ def prepare(config: Config) -> int:
 
 
 def _prepare_folders(config: Config) -> int:
-    ensure_private_dir(config.state_dir)
+    config.make_private(config.state_dir, "state", "dir")
     usual = config.control == default_control_path(os.environ, os.getuid())
     if usual or not config.control.parent.is_dir():  # a folder the user names may be open: the socket is 0600
-        ensure_private_dir(config.control.parent)
+        config.make_private(config.control.parent, "listen", "control")
     config.logs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(config.state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -168,11 +187,23 @@ def _shed_inheritance() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="supd", description="The node daemon of supd. It is spoken to with supctl.")
+class _Parser(argparse.ArgumentParser):
+    """Tells a wrong command line the way every other error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        near = near_option(self, message)
+        message = f"{message}; {near}" if near else message
+        raise Refused("F001", message, hint=f"{self.prog} --help", exit_code=ExitCode.USAGE)
+
+
+def command_line() -> argparse.ArgumentParser:
+    """The command line of supd."""
+    about = "The node daemon of supd. It is spoken to with supctl."
+    parser = _Parser(prog="supd", description=about, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"supd {metadata.version('supd')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="run in the foreground; SIGTERM ends it and leaves runs alive")
+    about = "run in the foreground; SIGTERM ends it and leaves runs alive"
+    run = commands.add_parser("run", help=about, allow_abbrev=False)
     run.add_argument("--config", type=Path, metavar="FILE", help="supd.toml (conf/supd.toml lists every key)")
     run.add_argument("--dev", action="store_true", help="loopback, any free port, state in a new temporary folder")
     return parser
@@ -180,7 +211,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """The command `supd`."""
-    args = _parser().parse_args()
+    try:
+        args = command_line().parse_args()
+    except Refused as exc:
+        sys.exit(_complain(exc))
     _shed_inheritance()
     stay_behind_as_init()
     try:
@@ -203,6 +237,7 @@ def _run(args: argparse.Namespace) -> int:
     dev_dir = Path(tempfile.mkdtemp(prefix="supd-dev-")) if args.dev else None
     config = load_config(args.config, os.environ, dev_dir=dev_dir)
     set_up_log(config.log_level, config.log_format)
+    tell_of_login_session()
     prepare(config)  # its lock is held to our end
     if dev_dir is not None:
         print(f"export SUPD_ADDR={config.control}", file=sys.stderr, flush=True)  # noqa: T201  # for the user
@@ -222,7 +257,8 @@ def _leaves(group: BaseExceptionGroup[SupdError]) -> Iterator[SupdError]:
 
 def _complain(exc: SupdError) -> int:
     hint = f"\n→ {exc.hint}" if exc.hint else ""
-    sys.stderr.write(f"supd: error[{exc.code}]: {exc}{hint}\n")
+    what = exc if exc.problems else f"supd: error[{exc.code}]: {exc}"  # problems of a file have codes of their own
+    sys.stderr.write(f"{what}{hint}\n")
     return exc.exit_code
 
 

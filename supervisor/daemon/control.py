@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import pwd
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,13 +14,16 @@ import structlog
 
 from protocol import coordinator_events as c
 from protocol.errors import LocalProtocolError, Refused, RemoteProtocolError, SupdError
-from protocol.job import LIMITS, JobSpec, Submitter, parse_job
+from protocol.job import LIMITS, Job, JobSpec, Submitter
+from protocol.job_file import read_job
 from protocol.messages import encode
 from protocol.messages.control import (
     CONTROL_VERSION,
     ControlReply,
+    Describe,
     Done,
     Failure,
+    FileProblem,
     GetStatus,
     Greeting,
     LogPaths,
@@ -37,11 +39,16 @@ from protocol.messages.control import (
     decode_greeting,
     decode_request,
 )
-from protocol.ranks import interpreter
-from supervisor.daemon import control_socket, logs_service
+from protocol.ranks import inherited, interpreter, working_folder
+from protocol.snippets import Canvas
+from supervisor.daemon import control_socket, logs_service, slow_disk
+from supervisor.daemon.accounts import user_name
+from supervisor.daemon.describe import describe
 from supervisor.daemon.jobs import Jobs, Run
 from supervisor.daemon.journal import Journal
-from supervisor.daemon.preflight import check_job
+from supervisor.daemon.limits import limit_warnings
+from supervisor.daemon.master_port import foreign_problems
+from supervisor.daemon.preflight import device_problems, problems_of, python_warnings
 from supervisor.daemon.watcher import Watcher
 from supervisor.shell.channel import Channel
 
@@ -50,10 +57,6 @@ log = structlog.get_logger()
 CLIENTS_MAX = 1000
 REQUEST_TIMEOUT_S = 30.0
 SOCKET_LOOK_S = 5.0
-ASK_TIMEOUT_S = 10.0
-
-CHECK_TIMEOUT_S = 20.0
-"""How long a look at the job's files may take: they may lie on a network file system that hangs."""
 
 FRAMES_A_CLIENT_MAX = 2
 """A greeting and a request: more is nonsense."""
@@ -69,13 +72,6 @@ class _Client:
     is_carried_out: bool = False  # its request is, whether it stays to hear of it or not
 
 
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:  # usual in containers
-        return str(uid)
-
-
 class Control:
     """Serves supctl."""
 
@@ -84,7 +80,7 @@ class Control:
         self._journal = journal
         self._node = node
         self._clients: dict[Channel, _Client] = {}
-        self._users = {uid: _user_name(uid) for uid in (os.geteuid(), 0)}
+        self._users = {uid: user_name(uid) for uid in (os.geteuid(), 0)}
         self._group: asyncio.TaskGroup | None = None
         self._greeting = encode(
             Greeting(control_version=CONTROL_VERSION, supd_version=metadata.version("supd"), node=node)
@@ -166,7 +162,7 @@ class Control:
             client.is_carried_out = not isinstance(request, Watch)
             last = await self._answer(channel, client.user, request)
         except SupdError as exc:
-            last = Failure(code=exc.code, message=str(exc), hint=exc.hint, exit_code=exc.exit_code)
+            last = _failure(exc)
         except TimeoutError:
             channel.abort("no request")
             return
@@ -189,12 +185,12 @@ class Control:
     async def _answer(self, channel: Channel, user: str, request: Request) -> ControlReply:
         match request:
             case Start():
-                return await self._start(user, request)
+                return await self._start(channel, user, request)
             case StopRun():
                 return await self._stop(user, request)
             case RestartRun(run=word, reason=reason):
                 run = self._jobs.find(word)
-                await self._ask(run, c.RestartRequested(reason, user))
+                await self._jobs.ask(run, c.RestartRequested(reason, user))
                 if run.machine.is_final or run.machine.stop is not None:
                     state = f"over ({run.machine.phase.value})" if run.machine.is_final else "being stopped"
                     hint = "start it again with supctl start"
@@ -208,19 +204,12 @@ class Control:
                 return await Watcher(self._jobs, self._journal, self._node, channel, request).run()
             case LogPaths(run=word, logs=logs):
                 run = self._jobs.find(word)
-                return Paths(paths=await asyncio.to_thread(logs_service.paths, self._jobs.logs_dir(run), logs))
+                logs_dir = self._jobs.logs_dir(run)
+                return Paths(paths=await slow_disk.ask(logs_dir, logs_service.paths, logs_dir, logs))
+            case Describe():
+                return await describe(self._jobs, request)
             case Resolve(word=word):
                 return Done(run=self._jobs.find(word).job.run)
-
-    async def _ask(self, run: Run, event: c.Event) -> None:
-        """Hand in what an operator wants, and see it on disk. Raises Refused where the disk takes too long."""
-        try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                await run.driver.ask(event)
-        except TimeoutError:
-            why = self._journal.trouble or f"the disk does not answer for {ASK_TIMEOUT_S:g} s"
-            hint = "make room: it is carried out as soon as it can be written down"
-            raise Refused("F107", f"{run.job.run}: not written down yet: {why}", hint=hint) from None
 
     def _in_brief(self, run: Run) -> RunStatus:
         """One of many: what its culprit wrote last is left out, so that thousands fit into a frame."""
@@ -229,8 +218,17 @@ class Control:
             return status
         return msgspec.structs.replace(status, incident=msgspec.structs.replace(status.incident, stderr_tail=()))
 
-    async def _start(self, user: str, request: Start) -> ControlReply:
-        spec = parse_job(request.job_file, request.source)
+    async def _start(self, channel: Channel, user: str, request: Start) -> ControlReply:
+        job_file = await asyncio.to_thread(  # a large file takes a second, and runners wait for answers meanwhile
+            read_job,
+            request.job_file,
+            request.source,
+            settings=request.settings,
+            name=request.name,
+            args=request.args,
+            canvas=Canvas(request.columns, request.is_ascii),
+        )
+        spec = job_file.spec
         submitter = Submitter(
             folder=request.folder,
             source=request.source,
@@ -240,25 +238,51 @@ class Control:
             umask=request.umask,
             user=user,
         )
-        try:
-            async with asyncio.timeout(CHECK_TIMEOUT_S):
-                await asyncio.to_thread(check_job, spec, submitter)
-        except TimeoutError:
-            what = f"{submitter.folder} does not answer for {CHECK_TIMEOUT_S:g} s"
-            raise Refused("F106", what, hint="look after that file system") from None
-        notes = _notes(spec, submitter)
-        ranks = str(spec.topology.nproc_per_node)
+        problems = await slow_disk.ask(submitter.folder, problems_of, spec, submitter, self._node)
+        with contextlib.suppress(Refused):  # a driver that takes its time: the launch has more of it
+            problems += await slow_disk.ask("the accelerators' driver", device_problems, spec, submitter)
+        taken = self._jobs.port_problems(spec)
+        if not taken and (port := self._jobs.foreign_port(spec)) is not None:
+            taken = await asyncio.to_thread(foreign_problems, port, _own_host(self._jobs.peer_host))
+        problems += taken
+        if problems:
+            raise job_file.invalid(problems)
+        done = Done(
+            notes=_notes(spec, submitter),
+            file_warnings=tuple(map(str, job_file.warnings)),
+            warnings=(
+                *limit_warnings(spec, submitter),
+                *await slow_disk.ask(submitter.folder, python_warnings, spec, submitter, self._node),
+            ),
+        )
         if request.check_only:
-            return Done(ranks_per_node=ranks, notes=notes)
-        run = await self._jobs.start(spec, submitter, request.request_id)
-        return Done(run=run, ranks_per_node=ranks, notes=notes)
+            return done
+
+        def tell(other: Run) -> None:
+            channel.send(encode(Statuses(runs=(self._jobs.status(other, with_ranks=False),))))
+
+        run = await self._jobs.start(spec, submitter, request.request_id, tell if request.replace else None)
+        return msgspec.structs.replace(done, run=run)
 
     async def _stop(self, user: str, request: StopRun) -> ControlReply:
         runs = self._jobs.active() if request.all_runs else [self._jobs.find(request.run)]
         stop = c.StopRequested(request.grace_s, request.now, user)
         for run in runs:
-            await self._ask(run, stop)
+            await self._jobs.ask(run, stop)
         return Done(run=runs[0].job.run if runs else "", runs=tuple(r.job.run for r in runs))
+
+
+def _own_host(host: str) -> str:
+    """The address by which runners of this node come to supd; the one that rank 0 has then."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _failure(exc: SupdError) -> Failure:
+    problems = tuple(
+        FileProblem(code=p.code, key=p.key, value=p.value, message=p.message, hint=p.hint, place=p.place)
+        for p in exc.problems
+    )
+    return Failure(code=exc.code, message=str(exc), hint=exc.hint, exit_code=exc.exit_code, problems=problems)
 
 
 def _too_large(exc: LocalProtocolError) -> Failure:
@@ -266,7 +290,9 @@ def _too_large(exc: LocalProtocolError) -> Failure:
 
 
 def _notes(spec: JobSpec, submitter: Submitter) -> tuple[str, ...]:
-    """What a user wants to know of a start: which Python, which folder (never by accident the daemon's)."""
-    workdir = os.path.normpath(os.path.join(submitter.folder, spec.run.workdir))
+    """What a user wants to know of a start: which Python, path and folder (never by accident the daemon's)."""
+    workdir = working_folder(submitter.folder, spec.run.workdir)
     python = () if spec.run.command else (f"python {interpreter(spec, submitter.folder, submitter.python)}",)
-    return (*python, f"in {workdir}")
+    inherits = inherited(Job(run="", spec=spec, submitter=submitter), {})
+    search = spec.run.env.get("PYTHONPATH", inherits.get(b"PYTHONPATH", b"").decode(errors="replace"))
+    return (*python, *((f"PYTHONPATH {search}",) if search else ()), f"in {workdir}")

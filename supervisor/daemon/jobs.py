@@ -1,8 +1,10 @@
 """The coordinator's shell: one machine a run, with the journal behind it and runners and watchers around it."""
 
 import asyncio
+import contextlib
 import random
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import structlog
 
 from protocol import coordinator_events as c
 from protocol.coordinator import Coordinator
-from protocol.errors import Refused
+from protocol.errors import Problem, Refused
+from protocol.exit_code import ExitCode
 from protocol.framing import MAX_FRAME_BYTES
 from protocol.ids import RunId, job_name
 from protocol.job import Job, JobSpec, Submitter
@@ -21,6 +24,7 @@ from protocol.messages.member import Renewal
 from protocol.messages.runner import Record
 from protocol.view import run_status
 from supervisor.daemon.journal import Journal, StoredRun
+from supervisor.daemon.master_port import port_problems
 from supervisor.daemon.runners import Runners
 from supervisor.shell.channel import Channel
 from supervisor.shell.clock import boot_s, wall_s
@@ -30,6 +34,16 @@ log = structlog.get_logger()
 
 FRAME_ROOM_BYTES = 4096
 """What a Welcome has around the job."""
+
+ASK_TIMEOUT_S = 10.0
+
+WAIT_TOLD_S = 2.0
+"""Any wait longer than this is told (ux: "say what you wait for")."""
+
+MAKE_WAY_S = 300.0
+"""How much longer than its graceful stop may take a run that is being replaced is waited for."""
+
+OTHER_IS_ACTIVE = "supctl stop {}; or start with --replace, or under another --name"
 
 
 class Changes:
@@ -84,7 +98,8 @@ class Jobs:
         self.runs: dict[str, Run] = {}
         self._runners: Runners | None = None
         self._group: asyncio.TaskGroup | None = None
-        self._being_started: dict[str, tuple[str, asyncio.Event]] = {}  # by name: the request, and its end
+        self._being_started: dict[str, tuple[str, asyncio.Event, JobSpec]] = {}  # by name: request, end, job
+        self.peer_host, self.peer_port = "", 0  # where runners are listened for, once they are
 
     def use(self, runners: Runners) -> None:
         """Where runners come from; before `run`."""
@@ -105,26 +120,39 @@ class Jobs:
 
     # --- operator ------------------------------------------------------------------------------------------------
 
-    async def start(self, spec: JobSpec, submitter: Submitter, request_id: str) -> str:
-        """Accept a run; when this returns it survives power loss. Raises Refused."""
+    async def start(
+        self, spec: JobSpec, submitter: Submitter, request_id: str, on_wait: Callable[[Run], None] | None = None
+    ) -> str:
+        """Accept a run; when this returns it survives power loss. Raises Refused.
+
+        With `on_wait` it replaces the active run of its name: that one is stopped and waited for, and `on_wait`
+        called now and then meanwhile. Two that want this at once come one after the other.
+        """
         while (known := await self._journal.run_of_request(request_id)) is None:
             twin = self._being_started.get(spec.name)
-            if twin is None or twin[0] != request_id:
+            if twin is None or (twin[0] != request_id and on_wait is None):
                 break
-            await twin[1].wait()  # the same request, sent again while the first is on its way to the disk
+            # The same request, sent again while the first is on its way; or one that this one is to replace.
+            if on_wait is not None:
+                for other_run in self._unsettled(spec.name):
+                    on_wait(other_run)
+            await _wait_a_little(twin[1])
         if known is not None:
             return known
-        active = [r for r in self.runs.values() if r.name == spec.name and not r.machine.is_final]
-        if active or spec.name in self._being_started:
+        active = self._unsettled(spec.name)
+        if spec.name in self._being_started or (on_wait is None and any(not r.machine.is_final for r in active)):
             other = active[0].job.run if active else spec.name
-            raise Refused(
-                "F101", f"{other} is still active", hint=f"supctl stop {spec.name}, or give the job another name"
-            )
+            raise Refused("F101", f"{other} is still active", hint=OTHER_IS_ACTIVE.format(spec.name))
+        for problem in self.port_problems(spec):
+            raise Refused("F203", problem.message, hint=problem.hint)
         ended = asyncio.Event()
-        self._being_started[spec.name] = request_id, ended
+        self._being_started[spec.name] = request_id, ended, spec
         try:
             job = Job(run=self._new_run_id(spec.name), spec=spec, submitter=submitter)
             _check_size(job)
+            if on_wait is not None:
+                for other_run in active:
+                    await self._make_way(other_run, submitter.user, on_wait)
             record, now = c.RunRecord(), wall_s()
             made = await self._journal.add_run(request_id, job, record, now)
             if made == job.run:  # else the same request was quicker by another connection
@@ -138,6 +166,55 @@ class Jobs:
             del self._being_started[spec.name]
             ended.set()
 
+    def port_problems(self, spec: JobSpec) -> list[Problem]:
+        """What is wrong where the job names a port for rank 0 that is supd's own, or another job's."""
+        others = [run for run in self.active() if run.name != spec.name]
+        named = [(run.job.run, run.job.spec) for run in others]
+        named += [(name, job) for name, (_, _, job) in self._being_started.items() if name != spec.name]
+        taken = {port: who for who, job in named if isinstance(port := job.rendezvous.master_port, int)}
+        taken |= {s.assignment.master_port: run.job.run for run in others for s in run.machine.seats.values()}
+        return port_problems(spec, self.peer_port, taken)
+
+    def foreign_port(self, spec: JobSpec) -> int | None:
+        """The port that the job names for rank 0, unless an earlier run of the job may have it: that makes way."""
+        port = spec.rendezvous.master_port
+        own: set[int | str] = set()
+        for run in self._unsettled(spec.name):
+            own.add(run.job.spec.rendezvous.master_port)
+            own |= {seat.assignment.master_port for seat in run.machine.seats.values()}
+        return port if isinstance(port, int) and port not in own else None
+
+    async def ask(self, run: Run, event: c.Event) -> None:
+        """Hand in what an operator wants, and see it on disk. Raises Refused where the disk takes too long."""
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                await run.driver.ask(event)
+        except TimeoutError:
+            why = self._journal.trouble or f"the disk does not answer for {ASK_TIMEOUT_S:g} s"
+            hint = "make room: it is carried out as soon as it can be written down"
+            raise Refused("F107", f"{run.job.run}: not written down yet: {why}", hint=hint) from None
+
+    async def _make_way(self, run: Run, user: str, on_wait: Callable[[Run], None]) -> None:
+        """Stop a run gracefully and wait until nothing is left of it. Raises Refused where that takes too long."""
+        await self.ask(run, c.StopRequested(None, False, user))
+        limit_s = stop_limit_s(run) + MAKE_WAY_S
+        bell = run.changes.listen()
+        try:
+            async with asyncio.timeout(limit_s):
+                while not run.is_settled:
+                    on_wait(run)
+                    bell.clear()
+                    await _wait_a_little(bell)
+        except TimeoutError:
+            hint = f"supctl status {run.job.run}; start again once it is over"
+            raise Refused("F108", f"{run.job.run} was not gone {limit_s:g} s after it was told", hint=hint) from None
+        finally:
+            run.changes.leave(bell)
+        on_wait(run)
+
+    def _unsettled(self, name: str) -> list[Run]:
+        return [run for run in self.runs.values() if run.name == name and not run.is_settled]
+
     def find(self, word: str) -> Run:
         """The run a user's word means: NAME@HEX, a job's name (its newest run), or "" for the only active run, else
         the newest. Raises Refused (exit 3)."""
@@ -147,13 +224,15 @@ class Jobs:
         active = [r for r in matching if not r.machine.is_final]
         if not word and len(active) > 1:
             names = ", ".join(sorted(r.job.run for r in active))
-            raise Refused("F103", f"several jobs are active: {names}", hint="name one of them", exit_code=2)
+            raise Refused(
+                "F103", f"several jobs are active: {names}", hint="name one of them", exit_code=ExitCode.USAGE
+            )
         if active:
             return active[-1]
         if matching:
             return max(matching, key=lambda r: r.submitted_wall_s)
         what = f"there is no job {word}" if word else "there is no job"
-        raise Refused("F102", what, hint="supctl status", exit_code=3)
+        raise Refused("F102", what, hint="supctl status", exit_code=ExitCode.NOT_FOUND)
 
     def active(self) -> list[Run]:
         """Every run that is not over."""
@@ -263,6 +342,19 @@ class Jobs:
             run = f"{name}@{secrets.token_hex(3)}"
             if run not in self.runs:
                 return run
+
+
+async def _wait_a_little(event: asyncio.Event) -> None:
+    """For the event, or until it is told again what is waited for, which may change with time alone."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(WAIT_TOLD_S):
+            await event.wait()
+
+
+def stop_limit_s(run: Run) -> float:
+    """How long the stop of a run may take by its settings, until SIGKILL."""
+    stop, table = run.machine.stop, run.job.spec.stop
+    return table.pre_wait_s + (table.grace_s if stop is None or stop.grace_s is None else stop.grace_s)
 
 
 def _check_size(job: Job) -> None:

@@ -1,25 +1,44 @@
 """From a selection of output to a stream of chunks for one client.
 
-Reading the past and following are one mechanism: look at the files, send what they have grown by. A follower looks
-every `POLL_S`. That costs a stat a file and only while somebody follows, and it can miss nothing, on any file system.
+Reading the past and following are one mechanism: look at the files, send what they have grown by, in the order of
+time. A follower looks every `POLL_S`. That costs a stat a file and only while somebody follows, and it can miss
+nothing, on any file system.
 """
 
 import asyncio
+import heapq
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from protocol.messages.control import LogChunk, LogSelection
-from supervisor.logs.reader import FileTail
+from supervisor.daemon.slow_disk import ask
+from supervisor.logs.blocks import CHUNK_BYTES, Block, BlockReader
 from supervisor.logs.segments import generations, stream_path, streams
-from supervisor.shell.clock import boot_s
-
-CHUNK_BYTES = 64 << 10
-"""The most in one chunk, and the longest line that is sent in one piece."""
 
 POLL_S = 0.05
 
-UNFINISHED_AFTER_S = 0.5
-"""A follower sees a line that does not end (a progress bar, a prompt) after so long."""
+HELD_BYTES_MAX = 4 << 20
+"""What is held of all files of a generation together, unless there are so many that `READ_BYTES_MIN` each is more."""
+
+READ_BYTES_MIN = 4 << 10
+
+CHUNKS_A_TURN = 32
+"""After these it is the turn of the rest of supd: a client that reads fast never makes us wait."""
+
+
+class Between:
+    """What is told between the lines: here nothing."""
+
+    async def look(self) -> None:
+        """See what there is to tell by now. The output is looked at after that, so what was written before is told
+        before."""
+
+    def is_due(self, generation: int | None, until_s: float | None) -> bool:
+        """Whether `tell` would tell an event."""
+        return False
+
+    async def tell(self, generation: int | None = None, until_s: float | None = None) -> None:
+        """Tell what was seen: up to this generation and (s since 1970) this time, or else all of it."""
 
 
 async def stream(
@@ -31,38 +50,46 @@ async def stream(
     node: str,
     generation_now: Callable[[], int | None],
     send: Callable[[LogChunk], Awaitable[None]],
+    between: Between,
 ) -> None:
-    """Send the selected output of the run whose logs are in `logs_dir`; the past by generation, rank and stream.
+    """Send the selected output of the run whose logs are in `logs_dir`, by generation, in the order of time, and what
+    `between` has to tell at its place in that order. At the end, some of that may be left to be told.
+
+    Of each stream the order is as written. A line without a time (a file that has no index) goes with the line before
+    it in its file, and where no line has one, rank after rank.
 
     Following, it goes on until `is_over()`, which must not be said before the run's last byte is in its file, and
     then sends what is left. A generation below `generation_now()` is taken to be at its end. With
-    `selection.generation` None later generations are followed, too. `tail_lines` holds for each file that is there
-    at the start. Every file is read in order and each byte sent once; `send` is awaited, so a slow client slows
-    nobody else. Raises OSError if a file can't be read.
+    `selection.generation` None later generations are followed, too. `tail_lines` and the times hold for each file that
+    is there at the start; `tail_lines` counts lines of that time. Every file is read in order and each byte sent
+    once; `send` is awaited, so a slow client slows nobody else. Raises OSError if a file can't be read, and Refused
+    where the disk does not answer.
     """
 
-    async def read(generation: int, tail_lines: int | None) -> None:
+    async def read(generation: int, past: LogSelection | None) -> None:
         def is_past() -> bool:
             now = generation_now()
             return not follow or is_over() or (now is not None and now > generation)
 
-        await _GenerationReader(logs_dir, generation, selection, tail_lines, node, send).run(is_past)
+        await _GenerationReader(logs_dir, generation, selection, past, node, send, between).run(is_past)
 
-    chosen = await asyncio.to_thread(_chosen_generations, logs_dir, selection)
+    chosen = await ask(logs_dir, _chosen_generations, logs_dir, selection)
     for generation in chosen:
-        await read(generation, selection.tail_lines)
+        await read(generation, selection)
     if not follow or selection.generation is not None:
         return
     last = chosen[-1] if chosen else -1
     while True:
         is_last_look = is_over()
-        for generation in await asyncio.to_thread(generations, logs_dir):
-            if generation > last:
-                await read(generation, None)
-                last = generation
+        await between.look()
+        newer = [generation for generation in await ask(logs_dir, generations, logs_dir) if generation > last]
+        for last in newer:
+            await read(last, None)
         if is_last_look:
             return
-        await asyncio.sleep(POLL_S)
+        if not newer:
+            await between.tell()
+            await asyncio.sleep(POLL_S)
 
 
 def paths(logs_dir: Path, selection: LogSelection) -> tuple[str, ...]:
@@ -81,8 +108,6 @@ def _chosen_generations(logs_dir: Path, selection: LogSelection) -> list[int]:
         return there
     if selection.generation is None:
         return there[-1:]
-    if selection.generation < 0:
-        return there[: selection.generation][-1:]
     return [selection.generation]
 
 
@@ -94,52 +119,6 @@ def _is_selected(selection: LogSelection, rank: int, name: str) -> bool:
     return rank in selection.ranks
 
 
-def cut_lines(data: bytes) -> tuple[list[bytes], bytes]:
-    """`data` as chunks of whole lines, and the unfinished line behind them, which is at most CHUNK_BYTES long.
-
-    A line longer than CHUNK_BYTES comes in pieces.
-    """
-    chunks: list[bytes] = []
-    start = 0
-    while True:
-        end = data.rfind(b"\n", start, start + CHUNK_BYTES) + 1
-        if end == 0:
-            if len(data) - start <= CHUNK_BYTES:
-                return chunks, data[start:]
-            end = start + CHUNK_BYTES
-        chunks.append(data[start:end])
-        start = end
-
-
-class _StreamReader:
-    """One file, and the unfinished line at the place reached in it."""
-
-    def __init__(self, rank: int, name: str, file: FileTail) -> None:
-        self.rank = rank
-        self.name = name
-        self.file = file
-        self.unread_bytes = 0  # at the last look
-        self._unfinished = b""
-        self._unfinished_since_s = 0.0
-
-    def cut(self, data: bytes) -> list[bytes]:
-        """What can be sent now that `data` has been read."""
-        chunks, unfinished = cut_lines(self._unfinished + data)
-        if chunks or not self._unfinished:
-            self._unfinished_since_s = boot_s()
-        self._unfinished = unfinished
-        return chunks
-
-    def has_waited(self) -> bool:
-        """Whether there is an unfinished line that has stood for long enough."""
-        return bool(self._unfinished) and boot_s() - self._unfinished_since_s >= UNFINISHED_AFTER_S
-
-    def take_unfinished(self) -> bytes:
-        """The unfinished line as it is; what follows counts as a new one."""
-        unfinished, self._unfinished = self._unfinished, b""
-        return unfinished
-
-
 class _GenerationReader:
     """The selected files of one generation."""
 
@@ -148,53 +127,116 @@ class _GenerationReader:
         logs_dir: Path,
         generation: int,
         selection: LogSelection,
-        tail_lines: int | None,
+        past: LogSelection | None,
         node: str,
         send: Callable[[LogChunk], Awaitable[None]],
+        between: Between,
     ) -> None:
+        """`past` narrows what is sent of files that are there at the first look; None: all of it."""
         self._logs_dir = logs_dir
         self._generation = generation
         self._selection = selection
-        self._tail_lines = tail_lines
+        self._past = past
         self._node = node
         self._send = send
-        self._readers: dict[tuple[int, str], _StreamReader] = {}
+        self._between = between
+        self._readers: dict[tuple[int, str], BlockReader] = {}
+        self._read_bytes = CHUNK_BYTES
+        self._chunks_sent = 0
 
     async def run(self, is_past: Callable[[], bool]) -> None:
         """Send all there is, until a look that began when the generation was past."""
         while True:
             is_last_look = is_past()
-            # In a thread: a disk may hang, and supd must not.
-            for reader in await asyncio.to_thread(self._look):
-                await self._send_unread(reader)
-                if is_last_look or reader.has_waited():
-                    await self._send_bytes(reader, reader.take_unfinished())
+            await self._between.look()
+            await ask(self._logs_dir, self._look)
+            await self._send_in_order(is_last_look)
+            await self._between.tell(self._generation)
             if is_last_look:
                 return
             await asyncio.sleep(POLL_S)
 
-    def _look(self) -> list[_StreamReader]:
-        """All selected files, in order, with what they hold now; blocking."""
+    def _look(self) -> None:
+        """Find all selected files, and how much they hold now; blocking."""
+        past = self._past or LogSelection(tail_lines=None)
         for rank, name in streams(self._logs_dir, self._generation):
             if (rank, name) not in self._readers and _is_selected(self._selection, rank, name):
-                path = stream_path(self._logs_dir, self._generation, rank, name)
-                file = FileTail(path, from_end_lines=self._tail_lines)
-                self._readers[rank, name] = _StreamReader(rank, name, file)
-        self._tail_lines = None  # a file that appears later is new from its first byte on
+                self._readers[rank, name] = BlockReader(
+                    stream_path(self._logs_dir, self._generation, rank, name),
+                    tail_lines=past.tail_lines,
+                    since_s=past.since_wall_s,
+                    until_s=past.until_wall_s,
+                )
+        self._past = None  # a file that appears later is new from its first byte on
         for reader in self._readers.values():
-            reader.unread_bytes = reader.file.unread_bytes()
-        return list(self._readers.values())
+            reader.look()  # all of them first: a flood must not keep the other files waiting
+        self._read_bytes = max(min(CHUNK_BYTES, HELD_BYTES_MAX // max(len(self._readers), 1)), READ_BYTES_MIN)
 
-    async def _send_unread(self, reader: _StreamReader) -> None:
-        """Send what was there at the look, and no more: a flood must not keep the other files waiting."""
-        while reader.unread_bytes > 0:
-            data = await asyncio.to_thread(reader.file.read, min(reader.unread_bytes, CHUNK_BYTES))
-            reader.unread_bytes = reader.unread_bytes - len(data) if data else 0
-            for chunk in reader.cut(data):
-                await self._send_bytes(reader, chunk)
+    async def _send_in_order(self, is_last_look: bool) -> None:
+        """Send what was there at the look, the oldest block of all files first."""
+        readers = list(self._readers.items())
 
-    async def _send_bytes(self, reader: _StreamReader, data: bytes) -> None:
-        if data:
-            await self._send(
-                LogChunk(generation=self._generation, node=self._node, rank=reader.rank, stream=reader.name, data=data)
+        def fill(*some: BlockReader) -> None:
+            for reader in some:
+                reader.fill(self._read_bytes)
+                if not reader.blocks and (is_last_look or reader.has_waited()):
+                    reader.end_line()
+
+        await ask(self._logs_dir, fill, *self._readers.values())
+        heap = [(reader.blocks[0].key_s, number) for number, (_, reader) in enumerate(readers) if reader.blocks]
+        heapq.heapify(heap)
+        while heap:
+            key_s, number = heapq.heappop(heap)
+            await self._between.tell(self._generation, key_s)
+            place, reader = readers[number]
+            chunk = _Chunk()
+            while reader.blocks:
+                block = reader.blocks[0]
+                if block.key_s != key_s and self._is_anything_before(heap, block.key_s, number):
+                    heapq.heappush(heap, (block.key_s, number))
+                    break
+                key_s = block.key_s
+                if not chunk.has_room(block):
+                    await self._send_chunk(place, chunk)
+                    chunk = _Chunk()
+                chunk.add(reader.blocks.popleft())
+                if not reader.blocks and reader.has_more:
+                    await ask(self._logs_dir, fill, reader)
+            await self._send_chunk(place, chunk)
+
+    def _is_anything_before(self, heap: list[tuple[float, int]], key_s: float, number: int) -> bool:
+        return bool(heap and heap[0] < (key_s, number)) or self._between.is_due(self._generation, key_s)
+
+    async def _send_chunk(self, place: tuple[int, str], chunk: "_Chunk") -> None:
+        rank, name = place
+        await self._send(
+            LogChunk(
+                generation=self._generation,
+                node=self._node,
+                rank=rank,
+                stream=name,
+                data=bytes(chunk.data),
+                times=tuple(chunk.times),
             )
+        )
+        self._chunks_sent += 1
+        if self._chunks_sent % CHUNKS_A_TURN == 0:
+            await asyncio.sleep(0)
+
+
+class _Chunk:
+    """Blocks of one stream that are sent together."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.times: list[tuple[int, float]] = []
+
+    def has_room(self, block: Block) -> bool:
+        """Whether the block still fits."""
+        return not self.data or len(self.data) + len(block.data) <= CHUNK_BYTES
+
+    def add(self, block: Block) -> None:
+        """Put the block behind the others."""
+        if block.read_s != (self.times[-1][1] if self.times else 0.0):
+            self.times.append((len(self.data), block.read_s))
+        self.data += block.data

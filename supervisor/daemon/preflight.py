@@ -1,48 +1,188 @@
-"""What can be seen to be wrong with a job on this node before anything is started."""
+"""What can be seen to be wrong with a job on this node before anything is started, or stopped to make way for it."""
 
+import importlib.util
 import os
-import shutil
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
-from protocol.errors import JobInvalid, Problem
-from protocol.job import JobSpec, Submitter
-from protocol.ranks import interpreter
+from protocol import ranks
+from protocol.errors import About, Problem, Refused
+from protocol.job import RESERVED_ENV, RESERVED_ENV_PREFIX, Job, JobSpec, Submitter
+from protocol.tables import shown
+from protocol.text import one_line
+from supervisor.shell.devices import accelerators, count_ranks
+from supervisor.shell.files import read_small
+from supervisor.shell.open_files import check_open_files
+from supervisor.shell.program import NOT_EXECUTABLE, NoProgram, find_program
+
+ENV_FILE_MAX_BYTES = 1024 * 1024
+OWN_PYTHON = "F208"
+LINES_MAX = 10
+"""Lines of an env file of which something is said."""
 
 
-def check_job(spec: JobSpec, submitter: Submitter) -> None:
-    """Raises JobInvalid with everything that does not exist here; blocks on the disk.
+def problems_of(spec: JobSpec, submitter: Submitter, node: str) -> list[Problem]:
+    """Everything that cannot work here, on `node`; blocks on the disk.
 
-    Paths with `{…}` or `${…}` are left to the launch, which knows the worker's environment.
+    What names a rank is looked up for rank 0 of the first generation; what is not known yet, like {run}, is left to
+    the launch.
     """
-    problems = list(_problems(spec, submitter))
-    if problems:
-        raise JobInvalid(submitter.source, problems)
+    return list(_problems(Job(run="", spec=spec, submitter=submitter), node))
 
 
-def _problems(spec: JobSpec, submitter: Submitter) -> Iterator[Problem]:
-    run = spec.run
+def device_problems(spec: JobSpec, submitter: Submitter) -> list[Problem]:
+    """What ranks take that this node has not: accelerators, whose driver is waited for, and open files.
+
+    Where that does not answer nothing is known, and the launch will tell.
+    """
+    environ = ranks.device_environment(Job(run="", spec=spec, submitter=submitter), os.environb)
+    wanted = spec.topology.nproc_per_node
+    try:
+        count = wanted if isinstance(wanted, int) else count_ranks(wanted, environ)[0]
+        check_open_files(count)
+        if isinstance(wanted, int) and spec.devices.visibility == "virtual":
+            devices, how = accelerators(environ)
+            if 0 < len(devices) < wanted:
+                message = f"each of {wanted} ranks is to see a device of its own, and there are {len(devices)}: {how}"
+                raise Refused("F201", message, hint=f'write {len(devices)} or less, or devices.visibility = "all"')
+    except Refused as exc:
+        if exc.code == "F206":
+            return []
+        about = About(("topology", "nproc_per_node"))
+        code = "J407" if exc.code == "F205" else "J405"
+        return [Problem(code, "topology.nproc_per_node", shown(wanted), one_line(str(exc)), exc.hint, about=about)]
+    return []
+
+
+def python_warnings(spec: JobSpec, submitter: Submitter, node: str) -> list[str]:
+    """Where ranks would run, by no word of the job, in the environment that supd was installed into; blocks.
+
+    Only where that has no torch, which is to say that it was made for supd alone.
+    """
+    if spec.run.python or sys.prefix == sys.base_prefix or importlib.util.find_spec("torch"):
+        return []
+    job = Job(run="", spec=spec, submitter=submitter)
+    place = _place_of_program(job, node)
+    if place is None or os.path.realpath(os.path.dirname(place)) != os.path.realpath(os.path.join(sys.prefix, "bin")):
+        return []
+    what = "run.command" if spec.run.command else "python"
+    mend = "name the one of yours by its path" if spec.run.command else "name yours with run.python"
+    return [f"warning[{OWN_PYTHON}]: {what} is {place}, of supd's own environment, which has no torch: {mend}"]
+
+
+def _place_of_program(job: Job, node: str) -> str | None:
+    """Where what is executed is found; None where that is not known, or it is not there."""
+    run, folder = job.spec.run, job.submitter.folder
+    variables = _env_file(os.path.join(folder, run.env_file))[0] if run.env_file else {}
+    names = _names(job, node)
+    env = _environment(job, variables, names)
+    workdir = ranks.expand_known(run.workdir, names, env)
+    name = ranks.program(job.spec, folder, job.submitter.python)[0]
+    if ("PATH" in run.env and b"PATH" not in env) or workdir is None:
+        return None
+    try:
+        place = find_program(os.fsencode(name), _search(env), os.fsencode(os.path.join(folder, workdir)))
+    except NoProgram:
+        return None
+    return os.path.join(folder, workdir, os.fsdecode(place))
+
+
+def _problems(job: Job, node: str) -> Iterator[Problem]:
+    run, folder = job.spec.run, job.submitter.folder
     if run.script:
-        yield from _expect(os.path.isfile, "run.script", submitter.folder, run.script, "no such file on this node")
-    if run.env_file:
-        yield from _expect(os.path.isfile, "run.env_file", submitter.folder, run.env_file, "no such file on this node")
-    if run.workdir:
-        yield from _expect(os.path.isdir, "run.workdir", submitter.folder, run.workdir, "no such folder on this node")
-    if not run.command:
-        python = interpreter(spec, submitter.folder, submitter.python)
-        search = submitter.env.get(b"PATH", os.defpath.encode())
-        if not python or shutil.which(python, path=os.fsdecode(search)) is None:
-            yield Problem(
-                "J401",
-                "run.python",
-                python,
-                "no such interpreter on this node",
-                "name one with run.python, or set PATH",
-            )
+        yield from _expect(os.path.isfile, "script", folder, run.script, "no such file on this node")
+    variables, flaws = _env_file(os.path.join(folder, run.env_file)) if run.env_file else ({}, [])
+    yield from flaws
+    names = _names(job, node)
+    env = _environment(job, variables, names)
+    workdir = ranks.expand_known(run.workdir, names, env)
+    if workdir:
+        yield from _expect(os.path.isdir, "workdir", folder, workdir, "no such folder on this node")
+    yield from _program(job, env, None if workdir is None else os.path.join(folder, workdir))
 
 
 def _expect(exists: Callable[[str], bool], key: str, folder: str, path: str, message: str) -> Iterator[Problem]:
-    if "{" in path:
-        return
     full = os.path.join(folder, path)
     if not exists(full):
-        yield Problem("J402", key, full, f"`{key}`: {message}", "relative paths start at the job file's folder")
+        if os.path.exists(full):
+            message = "that is a folder, not a file" if os.path.isdir(full) else "that is a file, not a folder"
+        hint = "relative paths start at the job file's folder"
+        yield Problem("J402", f"run.{key}", full, f"`run.{key}`: {message}: {full}", hint, about=About(("run", key)))
+
+
+def _env_file(path: str) -> tuple[dict[str, str], list[Problem]]:
+    """Its variables, and what is wrong with it."""
+    about = About(("run", "env_file"))
+    missing = list(_expect(os.path.isfile, "env_file", "", path, "no such file on this node"))
+    if missing:
+        return {}, missing
+    content = read_small(Path(path), ENV_FILE_MAX_BYTES)
+    if content is None:
+        message, hint = f"`run.env_file`: {path} cannot be read", "see its permissions"
+        return {}, [Problem("J402", "run.env_file", path, message, hint, about=about)]
+    variables, flaws = ranks.parse_env_file(content.decode(errors="surrogateescape"))
+    if not flaws:
+        return variables, []
+    more = len(flaws) - LINES_MAX
+    told = "; ".join([*flaws[:LINES_MAX], *([f"and {more} more"] if more > 0 else [])])
+    hint = "lines are NAME=VALUE, blank, or comments that begin with #"
+    return variables, [Problem("J404", "run.env_file", path, f"`run.env_file`: {path}: {told}", hint, about=about)]
+
+
+def _program(job: Job, env: ranks.Environment, workdir: str | None) -> Iterator[Problem]:
+    """What is executed has to be there, by the PATH of the ranks and from their folder, as far as these are known."""
+    name = ranks.program(job.spec, job.submitter.folder, job.submitter.python)[0]
+    is_path = "/" in name
+    if is_path and workdir is None and not os.path.isabs(name):
+        return
+    if not is_path and "PATH" in job.spec.run.env and b"PATH" not in env:
+        return
+    flaw = _flaw_of(os.fsencode(name), _search(env), os.fsencode(workdir or job.submitter.folder))
+    if flaw and job.spec.run.command:
+        message, about = f"`run.command`: {flaw}", About(("run", "command", 0))
+        hint = "name one by its path; what is relative starts at the working directory of the ranks"
+        yield Problem("J403", "run.command", name, message, hint, about=about)
+    elif flaw:
+        is_there = flaw.endswith(NOT_EXECUTABLE)
+        message = f"`run.python`: {flaw}" if is_there else f"no such interpreter on this node: {name or 'python3'}"
+        hint = "name one with run.python, or set PATH"
+        yield Problem("J401", "run.python", name, message, hint, about=About(("run", "python")))
+
+
+def _search(env: ranks.Environment) -> bytes:
+    return env.get(b"PATH", os.fsencode(os.defpath))
+
+
+def _flaw_of(name: bytes, search: bytes, folder: bytes) -> str:
+    """What keeps a program from being executed; "" where nothing is seen."""
+    try:
+        place = os.path.join(folder, find_program(name, search, folder))
+    except NoProgram as exc:
+        return one_line(str(exc))
+    if not os.path.isfile(place):
+        return f"no such program on this node: {os.fsdecode(place)}"
+    return "" if os.access(place, os.X_OK) else f"{os.fsdecode(place)}: {NOT_EXECUTABLE}"
+
+
+def _names(job: Job, node: str) -> dict[str, str]:
+    """What is filled in for rank 0 of the first generation, as far as it is known."""
+    return {"job": job.spec.name, "gen": "0", "node": node, "rank": "0", "local_rank": "0"}
+
+
+def _environment(job: Job, env_file: Mapping[str, str], names: Mapping[str, str]) -> ranks.Environment:
+    """What is known of the ranks' environment before there are any: not what supd sets, nor what depends on that."""
+    inherited = ranks.inherited(job, os.environb)
+    env = {name: value for name, value in inherited.items() if not _is_set_by_supd(os.fsdecode(name))}
+    env |= {os.fsencode(name): os.fsencode(value) for name, value in env_file.items()}
+    own = {name: ranks.expand_known(value, names, env) for name, value in job.spec.run.env.items()}
+    for name, value in own.items():
+        if value is None:
+            env.pop(os.fsencode(name), None)
+        else:
+            env[os.fsencode(name)] = os.fsencode(value)
+    return env
+
+
+def _is_set_by_supd(name: str) -> bool:
+    return name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX)

@@ -17,6 +17,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.framing import encode_frame
 from protocol.messages import encode
 from protocol.messages.runner import Record, TakeOn, decode_record
+from supervisor.daemon import beats_dir
 from supervisor.daemon.journal import Journal, StoredRunner
 from supervisor.shell import cgroup, guarding, tree
 from supervisor.shell.clock import boot_s
@@ -146,7 +147,7 @@ class Runners:
         self._strangers.add(ready.incarnation)
 
     def _hand_over(self, ready: _Ready, run: str) -> None:
-        run_dir = self._config.state_dir / "runs" / run
+        run_dir = self._run_dir(run)
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         logs_dir = self._config.logs_dir / run
         logs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -162,6 +163,7 @@ class Runners:
             logs_dir=str(logs_dir),
             orphan_wait_s=self._config.orphan_wait_s,
             linger_s=self._config.linger_s,
+            beats_dir=str(beats_dir.choose(run_dir, ready.incarnation)),
         )
         assert ready.guard.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died: its lock is free, and that is noticed
@@ -264,7 +266,7 @@ class Runners:
             self._being_buried.discard(incarnation)
             return self.look_soon()
         if runner is not None:
-            path = self._config.state_dir / "runs" / runner.run / f"{incarnation}.record"
+            path = self._run_dir(runner.run) / f"{incarnation}.record"
             record = _decode(await asyncio.to_thread(read_small, path, RECORD_MAX_BYTES))
             log.info("runner_gone", run=runner.run, incarnation=incarnation, stuck=len(stuck))
             del self._serving[incarnation]  # from here on the run may get another
@@ -279,6 +281,7 @@ class Runners:
         group = runner.cgroup if runner else (read_small(lock, LOCK_MAX_BYTES) or b"").decode(errors="replace")
         is_sound = group is not None and os.path.basename(group) == cgroup.group_name(incarnation)
         stuck = tree.sweep(incarnation, group if is_sound else None)
+        beats_dir.remove(self._run_dir(runner.run) if runner else None, incarnation)
         for path in (self._dir / f"{incarnation}.log", lock):
             path.unlink(missing_ok=True)
         return stuck
@@ -299,6 +302,9 @@ class Runners:
             return False
         finally:
             os.close(fd)
+
+    def _run_dir(self, run: str) -> Path:
+        return self._config.state_dir / "runs" / run
 
     def _lock_path(self, incarnation: str) -> Path:
         return self._dir / f"{incarnation}.lock"

@@ -1,6 +1,7 @@
 """Where a run's output lies on a node, and how it gets there from the workers' pipes.
 
-    <logs>/<run>/gen-0002/rank-00011.err      bytes as written
+    <logs>/<run>/gen-0002/rank-00011.err          bytes as written
+    <logs>/<run>/gen-0002/rank-00011.err.times    when they were read (supervisor/logs/times.py)
     <logs>/<run>/latest -> gen-0002
 
 Every rank has a pipe for each of its streams. The event loop reads them and never touches the disk; one thread
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from supervisor.logs.disk import DiskThread, LogFile, notice
 from supervisor.logs.last_lines import LastLines
+from supervisor.logs.times import Marker
 
 STREAMS = ("out", "err")
 
@@ -72,11 +74,6 @@ def streams(logs_dir: Path, generation: int) -> list[tuple[int, str]]:
     return sorted(pairs, key=lambda pair: (pair[0], STREAMS.index(pair[1])))
 
 
-def ranks(logs_dir: Path, generation: int) -> list[int]:
-    """The ranks that have a file on this node, in order."""
-    return sorted({rank for rank, _ in streams(logs_dir, generation)})
-
-
 def _names(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
@@ -115,7 +112,9 @@ class _Stream:
     fd: int  # -1: at its end, closed
     file: LogFile
     on_first_byte: Callable[[], None] | None
+    on_data: Callable[[bytes], None] | None
     last_lines: LastLines
+    marker: Marker = field(default_factory=Marker)
     skipped_bytes: int = 0  # dropped before the queue since the last notice
     mid_line: bool = False
     closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -150,18 +149,31 @@ class LogWriter:
         self._hung_timer: asyncio.TimerHandle | None = None
 
     def open(
-        self, generation: int, rank: int, stream: str, fd: int, on_first_byte: Callable[[], None] | None = None
+        self,
+        generation: int,
+        rank: int,
+        stream: str,
+        fd: int,
+        on_first_byte: Callable[[], None] | None = None,
+        on_data: Callable[[bytes], None] | None = None,
     ) -> None:
         """Take over `fd`, the read end of a pipe, and make its file.
 
-        `on_first_byte` is called once, in the loop, when the rank has written something.
+        `on_first_byte` is called once, in the loop, when the rank has written something; `on_data` with all that
+        it writes, in pieces as they are read.
         """
         os.set_blocking(fd, False)
         path = stream_path(self._logs_dir, generation, rank, stream)
         file = LogFile(path, functools.partial(make_generation_dir, self._logs_dir, generation))
         lines = self._last_lines[rank, stream] = LastLines()
         opened = _Stream(
-            generation=generation, rank=rank, fd=fd, file=file, on_first_byte=on_first_byte, last_lines=lines
+            generation=generation,
+            rank=rank,
+            fd=fd,
+            file=file,
+            on_first_byte=on_first_byte,
+            on_data=on_data,
+            last_lines=lines,
         )
         self._streams.append(opened)
         self._put(opened, b"")
@@ -169,9 +181,15 @@ class LogWriter:
             self._loop.add_reader(fd, self._on_readable, opened)
 
     def tail(self, rank: int, stream: str) -> tuple[bytes, ...]:
-        """The last lines of a rank in the newest generation opened: at most 20 of at most 2000 bytes."""
+        """The last lines of a rank in the newest generation opened: at most 20, or as `keep_more` said, each of at
+        most 2000 bytes."""
         lines = self._last_lines.get((rank, stream))
         return lines.get() if lines is not None else ()
+
+    def keep_more(self, rank: int, stream: str) -> None:
+        """From now on, `tail` has up to 200 lines of this stream: for stacks that a rank is about to write."""
+        if (kept := self._last_lines.get((rank, stream))) is not None:
+            kept.keep_more()
 
     async def drain(self, rank: int) -> None:
         """Read what the pipes of a rank hold now: all that its main process wrote, if that has ended.
@@ -237,6 +255,8 @@ class LogWriter:
             stream.on_first_byte()
             stream.on_first_byte = None
         stream.last_lines.feed(data)
+        if stream.on_data is not None:
+            stream.on_data(data)
         self._put(stream, data)
         return len(data)
 
@@ -258,9 +278,11 @@ class LogWriter:
             stream.skipped_bytes += len(data)
             return
         self._put_notice(stream)
+        read_s = None
         if data:
             stream.mid_line = not data.endswith(b"\n")
-        if self._disk.put(stream.file, data):
+            read_s = stream.marker.mark()
+        if self._disk.put(stream.file, data, read_s):
             self._pause()
 
     def _put_notice(self, stream: _Stream) -> None:

@@ -4,22 +4,26 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
 import structlog
 
-from protocol.errors import Refused
 from protocol.job import Job
 from protocol.member import Member
 from protocol.member_events import (
+    Abort,
     Clear,
     Dismissed,
     Effect,
     End,
     Event,
+    Inspect,
+    Inspected,
+    KeepStacks,
     Linked,
+    Look,
+    Looked,
     LookUpOffer,
     Offered,
     Ordered,
@@ -32,14 +36,13 @@ from protocol.member_events import (
     Tick,
 )
 from protocol.messages import encode
-from protocol.messages.member import Hello, Offer, Part, Renewal, Welcome
+from protocol.messages.member import Hello, Part, Renewal, Welcome
 from protocol.messages.runner import Record, TakeOn
-from protocol.ranks import inherited
-from protocol.text import one_line
 from protocol.versions import VERSIONS
 from supervisor.logs.segments import LogWriter
-from supervisor.runner import devices
+from supervisor.runner.beats import Pages, package_dir
 from supervisor.runner.link import Link
+from supervisor.runner.offers import Offers
 from supervisor.runner.workers import Workers
 from supervisor.shell import guarding
 from supervisor.shell.clock import boot_s
@@ -71,11 +74,10 @@ class Runner:
         self._lock_fd = lock_fd
         self._cgroup = cgroup
         self._guard_pid = guard_pid
-        self._job: Job | None = None
         self._driver: Driver[Event, Effect] | None = None
         self._workers: Workers | None = None
         self._helpers: set[int] = set()  # our own children that are no workers
-        self._nproc: int | None = None  # ranks this node can run, once they were counted
+        self._offers: Offers | None = None
         self._unwritten: Record | None = None  # the newest record, if it is not on its way to the disk yet
         self._writer: asyncio.Task[None] | None = None
         self._disk_hangs = False
@@ -83,6 +85,7 @@ class Runner:
         self._renewed = asyncio.Event()
         self._group = asyncio.TaskGroup()
         self._logs = LogWriter(Path(task.logs_dir))
+        self._pages = Pages(Path(task.beats_dir) if task.beats_dir else None)
         hello = Hello(versions=VERSIONS, fleet=task.fleet, node=task.node, run=task.run, incarnation=task.incarnation)
         self._link = Link(
             hello,
@@ -109,6 +112,7 @@ class Runner:
             log.info("runner_ended")
         finally:
             self._logs.close()
+            self._pages.remove()
 
     # --- from the link -------------------------------------------------------------------------------------------
 
@@ -118,19 +122,21 @@ class Runner:
         self._put(Linked(up=True))
 
     def _begin(self, job: Job) -> None:
-        self._job = job
+        self._offers = Offers(job, self._task.node)
         member = Member(job.spec, boot_s(), orphan_wait_s=self._task.orphan_wait_s, linger_s=self._task.linger_s)
         self._driver = Driver(member, self._perform, Tick())
         logs_dir = Path(self._task.logs_dir)
         self._workers = Workers(
-            job,
-            self._task.node,
-            self._task.incarnation,
-            self._logs,
-            logs_dir,
-            self._driver.put,
-            self._group,
-            self._helpers,
+            job=job,
+            node=self._task.node,
+            incarnation=self._task.incarnation,
+            logs=self._logs,
+            logs_dir=logs_dir,
+            put=self._driver.put,
+            tasks=self._group,
+            helpers=self._helpers,
+            pages=self._pages,
+            package_dir=package_dir(Path(self._task.run_dir)),
         )
         self._group.create_task(self._driver.run(), name="member")
 
@@ -156,8 +162,16 @@ class Runner:
         match effect:
             case Spawn(assignment):
                 self._workers.launch(assignment)
+            case Look(generation):
+                self._put(Looked(generation, self._workers.look()))
+            case Inspect(generation, suspects):
+                self._put(Inspected(generation, self._workers.inspect(suspects)))
             case Signal(rank, number, tree):
                 self._workers.signal(rank, number, whole_tree=tree)
+            case Abort(ranks):
+                self._workers.abort(ranks)
+            case KeepStacks(rank):
+                self._workers.keep_stacks(rank)
             case TermLeftovers():
                 self._workers.term_leftovers()
             case Clear(generation, kill_at_s):
@@ -198,20 +212,8 @@ class Runner:
                 log.warning("record_unwritten", path=str(path), error=repr(exc))
 
     async def _look_up_offer(self, not_port: int | None) -> None:
-        """What this node can give; devices are counted once, and in a thread: a driver may take its time."""
-        assert self._job is not None
-        host = self._link.own_host
-        try:
-            if self._nproc is None:
-                base = {os.fsdecode(k): os.fsdecode(v) for k, v in inherited(self._job, os.environb).items()}
-                wanted = self._job.spec.topology.nproc_per_node
-                self._nproc, how = await asyncio.to_thread(devices.count_ranks, wanted, base)
-                log.info("ranks_counted", ranks=self._nproc, how=how)
-            assert self._nproc is not None
-            offer = Offer(slots=self._nproc, address=host, port=free_port(host, not_port))
-        except Refused as exc:
-            offer = Offer(slots=0, address=host, port=0, problem=one_line(f"{exc}; {exc.hint}"))
-        self._put(Offered(offer))
+        assert self._offers is not None
+        self._put(Offered(await self._offers.look_up(self._link.own_host, not_port)))
 
     # --- watching ------------------------------------------------------------------------------------------------
 
@@ -259,18 +261,6 @@ class Runner:
         self._helpers.add(guard.pid)
         pidfd = os.pidfd_open(guard.pid)
         asyncio.get_running_loop().add_reader(pidfd, self._on_guard_ended, pidfd)
-
-
-def free_port(host: str, not_port: int | None) -> int:
-    """A TCP port that is free on `host` now, other than `not_port`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as first, socket.socket(family) as second:
-        first.bind((host, 0))
-        port = int(first.getsockname()[1])
-        if port != not_port:
-            return port
-        second.bind((host, 0))  # while the first is held: another one
-        return int(second.getsockname()[1])
 
 
 def read_step(path: Path) -> int | None:

@@ -17,9 +17,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from supervisor.shell.program import NOT_EXECUTABLE, NoProgram, find_program
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PIPE_BYTES = 1 << 20  # the most that an ordinary user may ask for: fs.pipe-max-size in pipe(7)
 _SHEBANG_BYTES = 256  # BINPRM_BUF_SIZE: all that the kernel reads of a first line
+_STRING_BYTES_MAX = 32 * resource.getpagesize()  # MAX_ARG_STRLEN in execve(2)
 _LIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
     "core": resource.RLIMIT_CORE,
@@ -186,26 +189,12 @@ def _check_cwd(cwd: bytes | str) -> None:
 
 
 def _find_program(command: WorkerCommand) -> bytes:
-    """argv[0] as execve(2) is to get it: searched on the *worker's* PATH if it has no slash.
-
-    What is relative starts at the worker's working directory, since that is entered first.
-    """
-    if not command.argv or not command.argv[0]:
-        raise SpawnError("", "no program is named")
-    name = os.fsencode(command.argv[0])
-    if b"/" in name:
-        return name
-    path = command.env.get(b"PATH", os.fsencode(os.defpath))
-    denied = b""
-    for candidate in (os.path.join(folder or b".", name) for folder in path.split(b":")):
-        place = _place(candidate, command.cwd)
-        if os.path.isfile(place):
-            if os.access(place, os.X_OK):
-                return candidate
-            denied = denied or place
-    if denied:
-        raise SpawnError(denied, "program is not executable (chmod +x)")
-    raise SpawnError(name, f"program not found on the worker's PATH ({os.fsdecode(path)})")
+    """argv[0] as execve(2) is to get it."""
+    name = os.fsencode(command.argv[0]) if command.argv else b""
+    try:
+        return find_program(name, command.env.get(b"PATH", os.fsencode(os.defpath)), os.fsencode(command.cwd))
+    except NoProgram as exc:
+        raise SpawnError(exc.path, exc.reason) from exc
 
 
 def _place(path: bytes, cwd: bytes | str) -> bytes:
@@ -225,7 +214,7 @@ def _explained(exc: OSError, program: bytes, command: WorkerCommand) -> SpawnErr
         case errno.ENOMEM:
             return SpawnError(place, "not enough memory to start it")
         case errno.E2BIG:
-            return SpawnError(place, f"arguments and environment are too large ({_exec_bytes(command)} bytes)")
+            return SpawnError(place, _too_large(command))
         case errno.ENOEXEC:
             return SpawnError(place, "not a program for this machine, and no script: its first line is no #! line")
         case _:
@@ -246,7 +235,7 @@ def _blamed(exc: OSError, place: bytes, cwd: bytes | str) -> SpawnError:
     if os.path.isdir(place):
         return SpawnError(place, "program: is a directory")
     if exc.errno == errno.EACCES and not os.access(place, os.X_OK):
-        return SpawnError(place, "program is not executable (chmod +x)")
+        return SpawnError(place, NOT_EXECUTABLE)
     if exc.errno == errno.EACCES:
         return SpawnError(place, "program may not be executed here (its file system is mounted noexec?)")
     if exc.errno == errno.ENOENT:
@@ -284,6 +273,11 @@ def _open_files_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def _exec_bytes(command: WorkerCommand) -> int:
-    variables = sum(len(name) + len(value) + 2 for name, value in command.env.items())
-    return variables + sum(len(os.fsencode(argument)) + 1 for argument in command.argv)
+def _too_large(command: WorkerCommand) -> str:
+    """What of a command the kernel did not take: one string of it, or the sum of all (execve(2))."""
+    sizes = {f"argument {place}": len(os.fsencode(word)) + 1 for place, word in enumerate(command.argv)}
+    sizes |= {f"variable {os.fsdecode(name)}": len(name) + len(value) + 2 for name, value in command.env.items()}
+    largest = max(sizes, key=lambda what: sizes[what])
+    if sizes[largest] > _STRING_BYTES_MAX:
+        return f"{largest} has {sizes[largest]} bytes, and no single one may have over {_STRING_BYTES_MAX}"
+    return f"arguments and environment are too large ({sum(sizes.values())} bytes)"

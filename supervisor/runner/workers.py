@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +14,17 @@ import structlog
 from protocol import ranks
 from protocol.errors import Refused
 from protocol.job import Job
-from protocol.member_events import Cleared, Event, Exited, Launched, Started
-from protocol.messages.member import Assignment, RankExit, SpawnFailure
+from protocol.member_events import Cleared, Event, Exited, Launched, Sample, Wrote
+from protocol.messages.member import Assignment, RankExit, SpawnFailure, StallState
 from protocol.text import one_line
 from supervisor.logs.segments import LogWriter, generation_dir
-from supervisor.runner import devices, spawn
+from supervisor.runner import devices, sight, spawn
+from supervisor.runner.beats import Pages
 from supervisor.runner.oom import OomWatch
+from supervisor.runner.progress import Progress
 from supervisor.shell import tree
 from supervisor.shell.clock import boot_s, wall_s
+from supervisor.shell.devices import count_cpus
 from supervisor.shell.files import read_small
 
 log = structlog.get_logger()
@@ -30,6 +34,9 @@ KERNEL_PATIENCE_S = 5.0
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.05
 """Between two looks for what is left: soon at first, since mostly it has ended already."""
+
+FIRST_FILE_S, LAST_FILE_S = 2.0, 0.2
+"""How long the spawn of the ranks, and the end of one, wait for their progress files."""
 
 PIDS_LOGGED_MAX = 100
 
@@ -61,6 +68,7 @@ class Workers:
 
     def __init__(
         self,
+        *,
         job: Job,
         node: str,
         incarnation: str,
@@ -69,6 +77,8 @@ class Workers:
         put: Callable[[Event], None],
         tasks: asyncio.TaskGroup,
         helpers: set[int],
+        pages: Pages,
+        package_dir: str,
     ) -> None:
         self._job = job
         self._node = node
@@ -79,14 +89,18 @@ class Workers:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._generation = -1
+        self._cpus = 1  # that this node's processes may use
         self._mains: dict[int, _Main] = {}  # by pid; those that have not been reaped
-        self._held: list[_End | Started] | None = None  # what was seen while the rest was being spawned
+        self._held: list[_End | Wrote] | None = None  # what was seen while the rest was being spawned
         self._clearing: int | None = None  # the generation that is being cleared away
         self._kill_at_s = 0.0
         self._leftovers_due = False
         self._oom = OomWatch()
         self._helpers = helpers
+        self._pages = pages
+        self._package_dir = package_dir
         self.marker: Path | None = None  # of the newest generation: the file that tells the last checkpoint
+        self.progress = Progress(job.spec.progress, 0)  # of the newest generation
 
     # --- launching -----------------------------------------------------------------------------------------------
 
@@ -96,18 +110,26 @@ class Workers:
 
     async def _launch(self, assignment: Assignment) -> None:
         self._generation = assignment.generation
+        self._cpus = count_cpus()[0]
         self._held = []
+        self.progress = Progress(self._job.spec.progress, assignment.world_size)
         mains: list[_Main] = []
         failure: SpawnFailure | None = None
+        rank = assignment.first_rank
         try:
             env_file = await self._read_env_file()
+            await self._pages.create(self._generation, [assignment.first_rank + i for i in range(assignment.nproc)])
             base = ranks.inherited(self._job, os.environb)
+            commands: list[ranks.Command] = []
             for local_rank in range(assignment.nproc):
-                mains.append(self._spawn(assignment, local_rank, base, env_file))
+                rank = assignment.first_rank + local_rank
+                commands.append(self._command(assignment, local_rank, base, env_file))
+            await self._know_files(assignment.first_rank, commands)
+            for rank, command in enumerate(commands, assignment.first_rank):
+                mains.append(self._spawn(rank, command))
                 await asyncio.sleep(0)  # renewals go out between two spawns
         except (Refused, spawn.SpawnError) as exc:
             path, reason = (exc.path, exc.reason) if isinstance(exc, spawn.SpawnError) else ("devices", str(exc))
-            rank = assignment.first_rank + len(mains)
             failure = SpawnFailure(rank=rank, path=one_line(path), reason=one_line(reason))
             log.warning("worker_spawn_failed", rank=rank, path=failure.path, reason=failure.reason)
         for main in mains:  # only now: what can wait does not keep the next rank from its start
@@ -130,12 +152,22 @@ class Workers:
             raise spawn.SpawnError(str(path), "; ".join(problems[:5]))
         return values
 
-    def _spawn(
+    def _command(
         self, assignment: Assignment, local_rank: int, base: ranks.Environment, env_file: dict[str, str]
-    ) -> _Main:
-        command = ranks.command(self._job, assignment, self._place(assignment, local_rank, base), base, env_file)
-        if local_rank == 0:
-            self.marker = Path(os.fsdecode(command.marker)) if command.marker else None
+    ) -> ranks.Command:
+        return ranks.command(self._job, assignment, self._place(assignment, local_rank, base), base, env_file)
+
+    async def _know_files(self, first_rank: int, commands: Sequence[ranks.Command]) -> None:
+        """Find out what the files hold that ranks are going to write, so that it is not taken for theirs."""
+        self.marker = Path(os.fsdecode(commands[0].marker)) if commands[0].marker else None
+        for rank, command in enumerate(commands, first_rank):
+            if command.progress_file:
+                self.progress.add_file(rank, Path(os.fsdecode(command.progress_file)))
+        if self._job.spec.progress.file:
+            reading = self._tasks.create_task(self.progress.refresh_file(), name="progress-file")
+            await asyncio.wait({reading}, timeout=FIRST_FILE_S)
+
+    def _spawn(self, rank: int, command: ranks.Command) -> _Main:
         limits = self._job.submitter.limits | self._job.spec.run.limits
         spawned = spawn.spawn(
             spawn.WorkerCommand(
@@ -146,7 +178,7 @@ class Workers:
                 umask=self._job.submitter.umask,
             )
         )
-        main = self._mains[spawned.pid] = _Main(assignment.first_rank + local_rank, spawned, boot_s())
+        main = self._mains[spawned.pid] = _Main(rank, spawned, boot_s())
         self._loop.add_reader(spawned.pidfd, self.reap)
         return main
 
@@ -154,12 +186,9 @@ class Workers:
         """Take in what a worker writes (its pipes hold it until then), and see where its memory is accounted."""
         rank, spawned = main.rank, main.spawned
 
-        def on_first_byte() -> None:
-            self._tell(Started(generation, rank))
-
-        # A traceback of an import that failed is no start (docs/decisions/005): what counts is standard output.
-        self._logs.open(generation, rank, "out", spawned.stdout_fd, on_first_byte)
-        self._logs.open(generation, rank, "err", spawned.stderr_fd)
+        for stream, fd in (("out", spawned.stdout_fd), ("err", spawned.stderr_fd)):
+            on_first_byte = functools.partial(self._tell, Wrote(generation, rank, stream))
+            self._logs.open(generation, rank, stream, fd, on_first_byte, self.progress.tap(rank, stream))
         self._oom.look(spawned.pid)
         log.info("worker_spawned", generation=generation, rank=rank, pid=spawned.pid)
 
@@ -171,7 +200,9 @@ class Workers:
             incarnation=self._incarnation,
             error_file=str(generation_dir(self._logs_dir, assignment.generation) / f"rank-{rank:05d}.error.json"),
             device=self._device(local_rank, base),
-            cpus=len(os.sched_getaffinity(0)),
+            cpus=self._cpus,
+            heartbeat=self._pages.path(rank),
+            package_dir=self._package_dir,
         )
 
     def _device(self, local_rank: int, base: ranks.Environment) -> str | None:
@@ -179,7 +210,40 @@ class Workers:
             return None
         return devices.virtual_device(local_rank, {os.fsdecode(k): os.fsdecode(v) for k, v in base.items()})
 
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    def look(self) -> dict[int, Sample]:
+        """What every rank that is alive shows of its progress. Files are read meanwhile, for the next look."""
+        if self._job.spec.progress.file and not self.progress.is_reading:
+            self._tasks.create_task(self.progress.refresh_file(), name="progress-file")
+        ranks = [main.rank for main in self._mains.values()]
+        return sight.samples(ranks, self._job.spec.progress.source, self._pages, self.progress)
+
+    def inspect(self, ranks: Collection[int]) -> dict[int, StallState]:
+        """What the processes of these ranks are doing; those that have ended are left out."""
+        states = sight.states(self._beaters(ranks))
+        return {self._mains[pid].rank: state for pid, state in states.items()}
+
+    def _beaters(self, ranks: Collection[int]) -> dict[int, int]:
+        """By main process the pid that these ranks beat with, as sight.processes() takes it."""
+        beats = {pid: self._pages.read(main.rank) for pid, main in self._mains.items() if main.rank in ranks}
+        return {pid: 0 if beat is None else beat.pid for pid, beat in beats.items()}
+
     # --- signals -------------------------------------------------------------------------------------------------
+
+    def keep_stacks(self, rank: int) -> None:
+        """Keep what it is about to write to standard error at length."""
+        self._logs.keep_more(rank, "err")
+
+    def abort(self, ranks: Collection[int]) -> None:
+        """Send SIGABRT, and SIGCONT to hear it, to the processes that beat, else to the ranks' main processes."""
+        for pid, process in sight.processes(self._beaters(ranks)).items():
+            rank = self._mains[pid].rank
+            for number in (signal.SIGABRT, signal.SIGCONT):
+                if process is None or process.pid == pid:
+                    self.signal(rank, number, whole_tree=False)
+                elif tree.signal_process(process, number):
+                    log.info("worker_signalled", rank=rank, pid=process.pid, signal=number.name)
 
     def signal(self, rank: int, number: int, *, whole_tree: bool) -> None:
         """Send a signal to a rank's main process, and to everything below it if asked to."""
@@ -236,11 +300,11 @@ class Workers:
         spawn.reap(main.spawned)
         self._tell(_End(main, status, oom, boot_s(), wall_s()))
 
-    def _tell(self, seen: _End | Started) -> None:
+    def _tell(self, seen: _End | Wrote) -> None:
         """Pass on what a rank did, but never before the Launched of its generation."""
         if self._held is not None:
             self._held.append(seen)
-        elif isinstance(seen, Started):
+        elif isinstance(seen, Wrote):
             self._put(seen)
         else:
             self._tasks.create_task(self._exit(self._generation, seen), name=f"exit-r{seen.main.rank}")
@@ -269,7 +333,14 @@ class Workers:
             oom=ended.oom,
             stderr_tail=self._logs.tail(rank, "err"),
         )
-        self._put(Exited(generation, rank, exit, ended.ended_s))
+        self._put(Exited(generation, rank, exit, ended.ended_s, await self._last_sample(rank)))
+
+    async def _last_sample(self, rank: int) -> Sample:
+        """What a rank has shown that has just ended; what it made since the last look would be missing else."""
+        if self._job.spec.progress.file:
+            reading = self._tasks.create_task(self.progress.refresh_file(), name="progress-file")
+            await asyncio.wait({reading}, timeout=LAST_FILE_S)
+        return sight.samples([rank], self._job.spec.progress.source, self._pages, self.progress)[rank]
 
     def look_for_oom(self) -> None:
         """See where the ranks' memory is accounted, and how often that has run out; once a second."""
@@ -312,4 +383,5 @@ class Workers:
             )
         if not await self._logs.finish(generation):
             log.warning("logs_unfinished", generation=generation)
+        await self._pages.close(generation)
         self._put(Cleared(generation, tuple(process.pid for process in left)))

@@ -6,14 +6,22 @@ Problems have the codes of `protocol.tables.Kind` behind an S.
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from protocol.checks import choice, duration, integer, matching, schema_version, text
-from protocol.errors import ConfigInvalid
-from protocol.tables import MAX_FILE_BYTES, Found, Key, Kind, Schema, Spot, check_tables, read_toml
-from supervisor.shell.paths import default_control_path, home, host_name, socket_path_problem, xdg_folder
+from protocol.errors import About, ConfigInvalid
+from protocol.tables import Found, Key, Kind, Schema, Spot, accepts, check_tables
+from protocol.toml_text import MAX_FILE_BYTES, read_toml
+from supervisor.shell.paths import (
+    default_control_path,
+    ensure_private_dir,
+    home,
+    host_name,
+    socket_path_problem,
+    xdg_folder,
+)
 
 DEFAULT_PEER = ("127.0.0.1", 29410)
 
@@ -22,7 +30,7 @@ DEFAULT_PEER = ("127.0.0.1", 29410)
 class Config:
     """Everything supd needs to know to begin; all paths are absolute."""
 
-    source: Path | None  # the file that was read; None: there is none
+    found: Found = field(repr=False, compare=False)  # the file that was read: shows problems where they stand
     node: str
     control: Path  # supctl's socket
     peer: tuple[str, int]  # where the coordinator listens; port 0: any that is free
@@ -38,7 +46,17 @@ class Config:
     log_level: str  # "debug", "info", "warning" or "error"
     log_format: str  # "auto": text on a terminal, JSON elsewhere; "text" or "json"
 
+    def make_private(self, path: Path, *key: str) -> None:
+        """Make a folder that a key names, as `ensure_private_dir` does; what is wrong is shown at that key."""
+        try:
+            ensure_private_dir(path)
+        except ConfigInvalid as exc:
+            for problem in exc.problems:
+                problem.key, problem.about = ".".join(key), About(key)
+            raise ConfigInvalid(self.found.source, self.found.settled(exc.problems)) from None
 
+
+@accepts({"type": "string", "pattern": "^.+:[0-9]{1,5}$"})
 def _host_port(at: Spot, value: object) -> object:
     """An address as (host, port); IPv6 stands in brackets."""
     if not isinstance(value, str):
@@ -56,21 +74,89 @@ _NAME = matching(
 )
 
 SCHEMA = Schema(
-    top={"schema": Key(schema_version)},
+    top={
+        "schema": Key(schema_version, "int", "1", "version of this format"),
+    },
     tables={
-        "node": {"name": Key(_NAME)},
-        "listen": {"control": Key(text), "peer": Key(_host_port)},
-        "fleet": {"name": Key(_NAME), "credential": Key(text)},
-        "state": {"dir": Key(text), "logs_dir": Key(text)},
+        "node": {
+            "name": Key(
+                _NAME,
+                "string",
+                "the short host name",
+                "1 to 63 of `A-Z`, `a-z`, `0-9`, `.`, `_`, `-`; a letter or digit first",
+            ),
+        },
+        "listen": {
+            "control": Key(
+                text,
+                "path",
+                "`$XDG_RUNTIME_DIR/supd/control.sock`",
+                (
+                    "supctl's socket, 0600 in a folder of 0700; at most 107 bytes long. Where "
+                    "XDG_RUNTIME_DIR is unset, not a folder or not ours: "
+                    "`/tmp/supd-UID/control.sock` (TMPDIR instead of /tmp where that is set)"
+                ),
+            ),
+            "peer": Key(
+                _host_port,
+                '"HOST:PORT"',
+                '"127.0.0.1:29410"',
+                (
+                    "where runners find the coordinator. The default gives way to the next free "
+                    "port; a port that is written here does not. IPv6 stands in brackets; port 0 is "
+                    "any that is free"
+                ),
+            ),
+        },
+        "fleet": {
+            "name": Key(_NAME, "string", '"default"', "formed like a node's"),
+            "credential": Key(
+                text,
+                "path",
+                "`fleet.pem` in the state folder",
+                "key and certificate of the fleet, made 0600 on first use",
+            ),
+        },
+        "state": {
+            "dir": Key(
+                text,
+                "path",
+                "`$XDG_STATE_HOME/supd/HOST` (`~/.local/state/supd/HOST`)",
+                "journal, runners, runs; a folder of 0700 that no other node uses",
+            ),
+            "logs_dir": Key(text, "path", "`logs` in the state folder", "output of the ranks"),
+        },
         "workers": {
-            "ready_runners": Key(integer(0, 8)),
-            "orphan_wait": Key(duration),
-            "linger": Key(duration),
-            "cgroup": Key(choice("auto", "off")),
+            "ready_runners": Key(
+                integer(0, 8),
+                "int",
+                "1",
+                "idle runners kept ready (0 to 8), so that a start waits for no interpreter; 0: off",
+            ),
+            "orphan_wait": Key(
+                duration,
+                "duration",
+                '"1h"',
+                "how long a runner goes on waiting for a supd once its ranks are at an end or stopped by a failure",
+            ),
+            "linger": Key(duration, "duration", '"60s"', "the same after all ranks have finished"),
+            "cgroup": Key(
+                choice("auto", "off"), '"auto" or "off"', '"auto"', "use a cgroup for each runner where we may"
+            ),
         },
         "log": {
-            "level": Key(choice("debug", "info", "warning", "error")),
-            "format": Key(choice("auto", "text", "json")),
+            "level": Key(
+                choice("debug", "info", "warning", "error"),
+                '"debug", "info", "warning" or "error"',
+                '"info"',
+                "of supd's own log, on stderr",
+            ),
+            "format": Key(
+                choice("auto", "text", "json"),
+                '"auto", "text" or "json"',
+                '"auto"',
+                "auto: text on a terminal, JSON elsewhere",
+            ),
         },
     },
     later={
@@ -91,19 +177,19 @@ def load_config(path: Path | None, environ: Mapping[str, str], *, dev_dir: Path 
     everything lies below that folder, the port is any that is free, and the user's own file is not read.
     Makes nothing and raises ConfigInvalid with every problem.
     """
-    found = Found("S")
     source = path
     if path is None and dev_dir is None:
         usual = xdg_folder(environ, "XDG_CONFIG_HOME", ".config") / "supd" / "supd.toml"
         source = usual if os.path.lexists(usual) else None
+    found = Found("S", str(source or "supd's defaults"))
     values = _read(source, found) if source else {}
     if not found.problems:
-        config = _settle(values, environ, source.absolute() if source else None, dev_dir)
+        config = _settle(values, environ, source.absolute().parent if source else Path("/"), dev_dir, found)
         problem = socket_path_problem(config.control)
         if problem is None:
             return config
         found.problems.append(problem)
-    raise ConfigInvalid(str(source or "supd's defaults"), found.problems)
+    raise ConfigInvalid(found.source, found.settled(found.problems))
 
 
 def _read(source: Path, found: Found) -> dict[str, Any]:
@@ -118,11 +204,12 @@ def _read(source: Path, found: Found) -> dict[str, Any]:
     return {} if document is None else check_tables(document, SCHEMA, found)
 
 
-def _settle(values: Mapping[str, Any], environ: Mapping[str, str], source: Path | None, dev_dir: Path | None) -> Config:
-    """Fill in the defaults, and make paths absolute."""
+def _settle(
+    values: Mapping[str, Any], environ: Mapping[str, str], base: Path, dev_dir: Path | None, found: Found
+) -> Config:
+    """Fill in the defaults, and make paths absolute, relative ones from `base`."""
     node, listen, fleet = values.get("node", {}), values.get("listen", {}), values.get("fleet", {})
     state, workers, log = values.get("state", {}), values.get("workers", {}), values.get("log", {})
-    base = source.parent if source else Path("/")
 
     def placed(table: Mapping[str, str], key: str, default: Path) -> Path:
         named = table.get(key)
@@ -138,7 +225,7 @@ def _settle(values: Mapping[str, Any], environ: Mapping[str, str], source: Path 
         state_dir = placed(state, "dir", usual)
         control = placed(listen, "control", default_control_path(environ, os.getuid()))
     return Config(
-        source=source,
+        found=found,
         node=node.get("name", host_name()),
         control=control,
         peer=("127.0.0.1", 0) if dev_dir is not None else listen.get("peer", DEFAULT_PEER),

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 from pathlib import Path
 
 
@@ -23,7 +24,13 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600, *, through: bool 
 
 
 def read_small(path: Path, limit_bytes: int) -> bytes | None:
-    """The first `limit_bytes` of a file, or None where it cannot be read."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        return file.read(limit_bytes)
+    """The first `limit_bytes` of a file, or None where it cannot be read; what is no regular file is not read.
+
+    A pipe, which may never hold anything, keeps nobody waiting; a file system that hangs does: call it in a thread.
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return file.read(limit_bytes)
     return None

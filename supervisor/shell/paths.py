@@ -9,7 +9,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from protocol.errors import ConfigInvalid, Problem
+from protocol.errors import About, ConfigInvalid, Problem
 
 MAX_SOCKET_PATH_BYTES = 107  # sun_path has 108 with its NUL, unix(7)
 
@@ -70,10 +70,12 @@ def socket_path_problem(path: Path) -> Problem | None:
         return None
     message = f"the control socket's path has {size} bytes, and a unix socket's at most {MAX_SOCKET_PATH_BYTES}"
     hint = 'name a shorter one in supd.toml, as in [listen] control = "/tmp/supd-me/control.sock"'
-    return Problem("S212", "listen.control", str(path), message, hint)
+    return Problem("S212", "listen.control", str(path), message, hint, about=About(("listen", "control")))
 
 
 _ANOTHER = "name another one in supd.toml, or by XDG_STATE_HOME and XDG_RUNTIME_DIR"
+_OWN_FILES = {"lock", "control.sock"}
+"""Of these, one is in every folder that supd has used."""
 
 
 def ensure_private_dir(path: Path) -> None:
@@ -84,7 +86,7 @@ def ensure_private_dir(path: Path) -> None:
     flaw = _make(path) or _not_private(path)
     if flaw:
         message, hint = flaw
-        raise ConfigInvalid(str(path), [Problem("S401", "", str(path), message, hint)])
+        raise ConfigInvalid(str(path), [Problem("S401", "", "", f"{path} {message}", hint)])
 
 
 def _make(path: Path) -> tuple[str, str] | None:
@@ -95,7 +97,7 @@ def _make(path: Path) -> tuple[str, str] | None:
         except FileExistsError:
             continue  # another process was as quick
         except OSError as exc:
-            return f"a folder of supd cannot be made: {exc.strerror}", _ANOTHER
+            return f"cannot be made: {exc.strerror}", _ANOTHER
     return None
 
 
@@ -104,14 +106,20 @@ def _not_private(path: Path) -> tuple[str, str] | None:
     try:
         link, status = os.lstat(path), os.stat(path)
     except OSError as exc:
-        return f"a folder of supd cannot be used: {exc.strerror}", _ANOTHER
+        return f"cannot be used: {exc.strerror}", _ANOTHER
     if link.st_uid not in own:
-        return f"a folder of supd belongs to uid {link.st_uid}", f"remove it, or {_ANOTHER}"
+        return f"belongs to uid {link.st_uid}", _ANOTHER
     if not stat.S_ISDIR(status.st_mode):
-        return "a folder of supd is in fact a file", f"remove it, or {_ANOTHER}"
+        return "is a file, and no folder", _ANOTHER
     if status.st_uid != os.getuid():
-        return f"a folder of supd belongs to uid {status.st_uid}", f"remove it, or {_ANOTHER}"
+        return f"belongs to uid {status.st_uid}", _ANOTHER
     if status.st_mode & 0o077:
         mode = stat.S_IMODE(status.st_mode)
-        return f"a folder of supd is open to others (mode {mode:04o})", f"chmod 700 {path}"
+        return f"is open to others (mode {mode:04o})", f"chmod 700 {path}" if _is_supds(path) else _ANOTHER
     return None
+
+
+def _is_supds(path: Path) -> bool:
+    """Whether nobody else has put anything there."""
+    names = set(os.listdir(path))
+    return not names or bool(names & _OWN_FILES)

@@ -14,6 +14,8 @@ from pathlib import Path
 from protocol.errors import Refused
 
 MAKE_TIMEOUT_S = 60
+PEM = b"-----BEGIN "
+ANOTHER = "name another in supd.toml, [fleet] credential; where nothing is, one is made"
 
 
 def ensure_credential(path: Path) -> None:
@@ -36,7 +38,9 @@ def ensure_credential(path: Path) -> None:
             )
     status = path.stat()
     if status.st_mode & 0o077 or status.st_uid != os.geteuid():
-        raise Refused("F011", f"{path} can be read by others, or is not yours", hint=f"chmod 600 {path}")
+        is_ours = status.st_uid == os.geteuid() and path.read_bytes().startswith(PEM)
+        hint = f"chmod 600 {path}" if is_ours else ANOTHER
+        raise Refused("F011", f"{path} can be read by others, or is not yours", hint=hint)
 
 
 def server_context(path: Path) -> ssl.SSLContext:
@@ -58,5 +62,5 @@ def _context(protocol: int, path: Path) -> ssl.SSLContext:
         context.load_cert_chain(path)
         context.load_verify_locations(path)
     except (OSError, ssl.SSLError) as exc:
-        raise Refused("F012", f"{path} is no credential: {exc}", hint="remove it, and a new one is made") from exc
+        raise Refused("F012", f"{path} is no credential: {exc}", hint=ANOTHER) from exc
     return context

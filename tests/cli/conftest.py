@@ -151,7 +151,7 @@ def daemon(address: str) -> Iterator[Daemon]:
 @pytest.fixture
 def supctl(address: str, monkeypatch: pytest.MonkeyPatch) -> Supctl:
     """Calls supctl with these arguments, on streams in memory."""
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM", "LC_ALL", "LC_CTYPE", "SUPD_ADDR"):
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM", "LC_ALL", "LC_CTYPE", "SUPD_ADDR", "SUPCTL_JOB"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LANG", "en_US.UTF-8")
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from protocol.framing import MAX_FRAME_BYTES
-from protocol.messages.control import CONTROL_VERSION, Done, End, Greeting, Statuses, Watch
+from protocol.messages.control import CONTROL_VERSION, Done, End, GetStatus, Greeting, Statuses, Watch
 from supervisor.cli import client
 from supervisor.cli.client import Client, ConnectionLost
+from supervisor.shell.clock import boot_s
 from tests.cli.conftest import Daemon, Supctl, a_run, one_run
 
 
@@ -51,6 +52,19 @@ def test_a_slow_answer_is_waited_for_aloud(supctl: Supctl, daemon: Daemon, monke
     result = supctl("status", "-q")
     assert (result.code, result.err) == (0, "")
     assert "… waiting for supd at " in supctl("status").err
+
+
+def test_whoever_is_in_a_hurry_waits_to_one_point_in_time_however_often_it_asks(daemon: Daemon, address: str) -> None:
+    end = threading.Event()
+    daemon(lambda _request: [end])
+    hurried = Client(address, print).hurried(boot_s() + 0.6)
+    said = []
+    for _ in range(2):
+        with pytest.raises(client.Unavailable, match="does not answer") as raised:
+            hurried.ask(GetStatus(), Statuses)
+        said.append(str(raised.value))
+    end.set()
+    assert said[1].endswith("(waited 0 s)")
 
 
 def test_a_full_backlog_of_a_hung_supd_is_waited_for_no_longer_than_a_greeting(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.messages.control import LogChunk
-from supervisor.cli.log_lines import MAX_LINE_BYTES, LineJoiner, Source, clean
+from supervisor.cli.log_lines import MAX_LINE_BYTES, Line, LineJoiner, Source, clean
 
 SOURCES = [Source(0, "n1", 0, "out"), Source(0, "n1", 0, "err"), Source(0, "n2", 1, "out"), Source(1, "n1", 0, "out")]
 
@@ -31,9 +31,9 @@ def test_any_chunking_by_any_mix_of_streams_gives_each_line_once_and_in_order(
         size = draws.randint(1, len(left[source]))
         from_source, lines = joiner.feed(chunk(source, left[source][:size]))
         left[source] = left[source][size:]
-        got[from_source] += lines
+        got[from_source] += [line.data for line in lines]
     for source, lines in joiner.finish():
-        got[source] += lines
+        got[source] += [line.data for line in lines]
     for source, text in zip(SOURCES, texts, strict=True):
         expected = text.split(b"\n")
         assert got[source] == (expected if expected[-1] else expected[:-1])
@@ -43,15 +43,33 @@ def test_an_unfinished_line_is_held_back_until_the_stream_or_its_generation_is_o
     joiner = LineJoiner()
     assert joiner.feed(chunk(SOURCES[0], b"half")) == (SOURCES[0], [])
     assert joiner.feed(chunk(SOURCES[3], b"other")) == (SOURCES[3], [])
-    assert joiner.finish(before=1) == [(SOURCES[0], [b"half"])]
-    assert joiner.finish() == [(SOURCES[3], [b"other"])]
+    assert joiner.finish(before=1) == [(SOURCES[0], [Line(b"half", 0.0)])]
+    assert joiner.finish() == [(SOURCES[3], [Line(b"other", 0.0)])]
     assert joiner.finish() == []
+
+
+def test_a_line_has_the_time_at_which_its_end_was_read() -> None:
+    joiner = LineJoiner()
+    source, lines = joiner.feed(
+        LogChunk(
+            generation=0,
+            node="n1",
+            rank=0,
+            stream="out",
+            data=b"a\nb\nc\nd\nhalf",
+            times=((2, 5.0), (4, 0.0), (6, 7.0)),
+        )
+    )
+    assert lines == [Line(b"a", 0.0), Line(b"b", 5.0), Line(b"c", 0.0), Line(b"d", 7.0)]
+    more = LogChunk(generation=0, node="n1", rank=0, stream="out", data=b" full\nand", times=((0, 9.0),))
+    assert joiner.feed(more) == (source, [Line(b"half full", 9.0)])
+    assert joiner.finish() == [(source, [Line(b"and", 9.0)])]
 
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
     joiner = LineJoiner()
     lines = [line for _ in range(40) for line in joiner.feed(chunk(SOURCES[0], b"y" * 65536))[1]]
-    assert [len(line) for line in lines] == [MAX_LINE_BYTES, MAX_LINE_BYTES]
+    assert [len(line.data) for line in lines] == [MAX_LINE_BYTES, MAX_LINE_BYTES]
 
 
 @pytest.mark.parametrize(

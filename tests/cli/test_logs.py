@@ -1,9 +1,15 @@
 """`supctl logs`: whose line it is, what happened in between, and nothing that could harm a terminal or a pipe."""
 
+import itertools
 import json
+import re
+import time
+from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
+from protocol import notes
 from protocol.messages.control import (
     End,
     EventRecord,
@@ -20,8 +26,15 @@ from tests.cli.conftest import Daemon, FakeDaemon, Supctl, a_run, one_run
 RUN = "hello@1a2b3c"
 
 
-def chunk(data: bytes, rank: int = 0, stream: str = "out", generation: int = 0, node: str = "n1") -> LogChunk:
-    return LogChunk(generation=generation, node=node, rank=rank, stream=stream, data=data)
+def chunk(
+    data: bytes,
+    rank: int = 0,
+    stream: str = "out",
+    generation: int = 0,
+    node: str = "n1",
+    times: tuple[tuple[int, float], ...] = (),
+) -> LogChunk:
+    return LogChunk(generation=generation, node=node, rank=rank, stream=stream, data=data, times=times)
 
 
 def event(text: str, generation: int = 0, kind: str = "generation.ended", wall_s: float = 1.0) -> EventRecord:
@@ -115,22 +128,26 @@ def test_json_is_one_object_a_line(supctl: Supctl, daemon: Daemon) -> None:
         "node": "n1",
         "rank": 2,
         "stream": "stderr",
+        "ts": None,
         "line": "a",
     }
     assert second["line"] == "b�"
 
 
 def test_following_goes_on_over_a_restart_and_ends_with_the_outcome(supctl: Supctl, daemon: Daemon) -> None:
-    incident = Incident(number=1, generation=0, cause="exit", summary="rank 1 on n1 exited with code 1", node="n1")
+    text = "rank 1 on n1 (pid 4711) exited with code 1"
+    found = notes.opened(Incident(number=1, generation=0, cause="exit", summary=text, node="n1", rank=1, shell_code=1))
+    opened = EventRecord(id=2, wall_s=4e9, run=RUN, generation=0, kind=found.kind, text=text, detail=found.detail)
     daemon(
         one_run(
             a_run(),
             chunk(b"a\n"),
             event("before", wall_s=1.0),
-            event("unseen", kind="incident.opened", wall_s=4e9),
-            Statuses(runs=(a_run(state="restarting", incident=incident),)),
+            msgspec.structs.replace(opened, wall_s=1.0),
+            opened,
+            event("generation 0 ended", wall_s=4e9),
             chunk(b"b\n", generation=1),
-            Statuses(runs=(a_run(state="failed", is_final=True, generation=1, incident=incident, reason="budget"),)),
+            Statuses(runs=(a_run(state="failed", is_final=True, generation=1, reason="budget"),)),
             End(),
         )
     )
@@ -140,9 +157,11 @@ def test_following_goes_on_over_a_restart_and_ends_with_the_outcome(supctl: Supc
         "── generation 0 · 4 ranks ──",
         "0 │ a",
         "sup │ before",
+        f"sup │ incident opened: {text}",  # before we came: a line as in the past
         "sup │ incident #1",
-        "sup │   rank 1 on n1 exited with code 1",
-        "sup │   generation 0",
+        f"sup │   {text}",
+        "sup │   generation 0 · exit 1",
+        "sup │ generation 0 ended",
         "── generation 1 ──",
         "0 │ b",
         "── hello@1a2b3c failed: budget ──",
@@ -153,8 +172,9 @@ def test_events_of_other_generations_are_left_out(supctl: Supctl, daemon: Daemon
     run = a_run(generation=2)
     daemon(one_run(run, event("old", generation=1), event("new", generation=2), End()))
     assert "old" not in supctl("logs").out
-    assert supctl("logs", "--gen", "-1").out == "sup │ old\n"
-    assert supctl("logs", "--gen", "all").out == "sup │ old\nsup │ new\n"
+    assert supctl("logs", "--gen", "-1").out.splitlines() == ["── generation 1 ──", "sup │ old"]
+    rules = ["── generation 1 ──", "── generation 2 · 4 ranks ──"]
+    assert supctl("logs", "--gen", "all").out.splitlines() == [rules[0], "sup │ old", rules[1], "sup │ new"]
 
 
 @pytest.mark.parametrize(
@@ -167,12 +187,18 @@ def test_events_of_other_generations_are_left_out(supctl: Supctl, daemon: Daemon
         (["-r", "all"], LogSelection(ranks=(0, 1, 2, 3))),
         (["-r", "!0"], LogSelection(ranks=(1, 2, 3))),
         (["-r", "0-2,!1"], LogSelection(ranks=(0, 2))),
+        (["--grep", "x"], LogSelection(all_generations=True, tail_lines=None)),
+        (["--grep", "x", "--gen", "0", "-n", "5"], LogSelection(generation=0, tail_lines=None)),
+        (["--grep", "x", "-f", "-n", "5"], LogSelection(tail_lines=5)),
+        (["--exclude", "x"], LogSelection()),
+        (["--since", "1970-01-01T00:01:40Z"], LogSelection(all_generations=True, tail_lines=None, since_wall_s=100.0)),
+        (["--until", "1970-01-01T00:01:40Z", "--gen", "0"], LogSelection(generation=0, until_wall_s=100.0)),
     ],
 )
 def test_the_flags_choose_what_supd_sends(
     supctl: Supctl, daemon: Daemon, flags: list[str], selection: LogSelection
 ) -> None:
-    fake = daemon(one_run(a_run(), End()))
+    fake = daemon(one_run(a_run(is_final=True, state="succeeded"), End()))
     assert supctl("logs", *flags).code == 0
     assert selection_sent(fake) == selection
 
@@ -190,20 +216,44 @@ def test_the_flags_choose_what_supd_sends(
         (["--gen", "x"], 2),
         (["-n", "-1"], 2),
         (["--json", "--no-prefix"], 2),
+        (["--since", "yesterday"], 2),
+        (["--since", "10"], 2),
+        (["--since", "2026-13-01"], 2),
+        (["--since", "25:00"], 2),
+        (["--since", "5m", "--until", "10m"], 2),
+        (["-f", "--until", "10m"], 2),
+        (["--grep", "("], 2),
+        (["--exclude", "*"], 2),
+        (["--prefix", "{when}"], 2),
+        (["--prefix", "{rank.real}"], 2),
+        (["--prefix", "{rank!r}"], 2),
+        (["--prefix", "{"], 2),
+        (["--prefix", "{}"], 2),
+        (["--prefix", "{rank:{width}}"], 2),
+        (["--prefix", "{node:d}"], 2),
+        (["--timestamps", "--no-prefix"], 2),
     ],
 )
-def test_an_unknown_rank_or_generation_is_an_error_and_not_an_empty_result(
+def test_what_cannot_be_meant_is_one_error_with_a_next_step_and_not_an_empty_result(
     supctl: Supctl, daemon: Daemon, flags: list[str], code: int
 ) -> None:
     daemon(one_run(a_run(), End()))
     result = supctl("logs", *flags)
     assert (result.code, result.out) == (code, "")
-    assert "supctl" in result.err.splitlines()[-1]
+    *_, next_step = result.err.splitlines()
+    assert result.err.count("error") == 1
+    assert "--json" in flags or next_step.startswith("→ ")
+
+
+def test_the_generation_before_the_newest_is_asked_for_by_its_number(supctl: Supctl, daemon: Daemon) -> None:
+    fake = daemon(one_run(a_run(generation=2), End()))
+    assert supctl("logs", "--gen", "-1").code == 0
+    assert selection_sent(fake) == LogSelection(generation=1)
 
 
 def test_following_chosen_ranks_waits_until_the_ranks_are_known(supctl: Supctl, daemon: Daemon) -> None:
-    pending = a_run(state="pending", ranks=None, generation=None, has_started=False)
-    fake = daemon(one_run(pending, Statuses(runs=(a_run(is_final=True, state="succeeded"),)), End()))
+    waiting = a_run(state="starting", ranks=None, generation=None, has_started=False)
+    fake = daemon(one_run(waiting, Statuses(runs=(a_run(is_final=True, state="succeeded"),)), End()))
     assert supctl("logs", "-f", "-r", "3").code == 0
     assert [request.logs.ranks for request in fake.requests if isinstance(request, Watch) and request.logs] == [(3,)]
 
@@ -215,18 +265,203 @@ def test_path_says_where_the_files_lie(supctl: Supctl, daemon: Daemon) -> None:
     assert isinstance(fake.requests[-1], LogPaths)
 
 
-def test_reading_the_past_what_the_supervisor_did_follows_the_output_of_its_generation(
+def launched(generation: int, ranks: int = 4) -> EventRecord:
+    text = f"generation {generation}: {ranks} ranks"
+    kind = "generation.launched"
+    return EventRecord(id=1, wall_s=1.0, run=RUN, generation=generation, kind=kind, text=text, detail={"ranks": ranks})
+
+
+def test_reading_the_past_each_generation_has_one_rule_and_what_the_supervisor_did_stands_where_it_came(
     supctl: Supctl, daemon: Daemon
 ) -> None:
-    run = a_run(generation=1, state="succeeded", is_final=True)
-    events = [event("unseen", kind="generation.launched"), event("x"), event("y", 1, "job.succeeded")]
-    daemon(one_run(run, *events, chunk(b"a\n"), chunk(b"b\n", generation=1), End()))
-    assert supctl("logs", "--gen", "all").out.splitlines() == [
-        "── generation 0 ──",
+    run = a_run(generation=3, state="succeeded", is_final=True)
+    first = [launched(0, 2), event("seen", kind="rank.stalled"), chunk(b"a\nhalf"), event("x")]
+    silent = [launched(1, 1), event("y", 1), launched(2, 1)]
+    last = [chunk(b"b\n", generation=3), event("z", 3, "job.succeeded")]
+    fake = daemon(one_run(run, *first, *silent, *last, End()))
+    shown = supctl("logs", "--gen", "all").out.splitlines()
+    assert shown == [
+        "── generation 0 · 2 ranks ──",
+        "sup │ rank stalled: seen",
         "0 │ a",
         "sup │ x",
-        "── generation 1 · 4 ranks ──",
+        "0 │ half",
+        "── generation 1 · 1 rank ──",
+        "sup │ y",
+        "── generation 3 · 4 ranks ──",
         "0 │ b",
-        "sup │ job succeeded: y",
+        "sup │ job succeeded: z",
         "── hello@1a2b3c succeeded ──",
     ]
+    assert supctl("logs", "--gen", "all", "--grep", "^a").out.splitlines() == [shown[0], shown[2]]
+    assert all(request.events for request in fake.requests if isinstance(request, Watch))
+
+
+def test_following_a_generation_begins_with_its_rule(supctl: Supctl, daemon: Daemon) -> None:
+    run = a_run()
+    daemon(
+        one_run(
+            run,
+            chunk(b"a\n"),
+            msgspec.structs.replace(launched(1), wall_s=4e9),
+            chunk(b"b\n", generation=1),
+            Statuses(runs=(a_run(state="succeeded", is_final=True, generation=1),)),
+            End(),
+        )
+    )
+    assert supctl("logs", "-f").out.splitlines()[:5] == [
+        "── generation 0 · 4 ranks ──",
+        "0 │ a",
+        "── generation 1 · 4 ranks ──",
+        "sup │ generation 1: 4 ranks",
+        "0 │ b",
+    ]
+
+
+# --- progress bars -----------------------------------------------------------------------------------------------
+
+
+def follow(monkeypatch: pytest.MonkeyPatch, *steps: float | LogChunk) -> Callable[[Supctl, Daemon], list[str]]:
+    """What a follower is shown of these chunks; a number is seconds that pass before the next one."""
+    waits: list[float] = [0.0]
+    chunks = []
+    for step in steps:
+        if isinstance(step, LogChunk):
+            chunks.append(step)
+            waits.append(0.0)
+        else:
+            waits[-1] += step
+    over = Statuses(runs=(a_run(state="succeeded", is_final=True),))
+
+    def shown(supctl: Supctl, daemon: Daemon) -> list[str]:
+        daemon(one_run(a_run(), *chunks, over, End()))
+        clock = itertools.accumulate([1000.0 + waits[0], *waits[1:], *itertools.repeat(0.0, 10)])
+        monkeypatch.setattr("supervisor.cli.story.boot_s", lambda: next(clock))
+        return supctl("logs", "-f", "-r", "0").out.splitlines()
+
+    return shown
+
+
+def test_a_follower_sees_the_state_of_a_progress_bar_once_a_second_and_its_last_one_once(
+    supctl: Supctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = follow(
+        monkeypatch,
+        chunk(b"no bar"),
+        chunk(b"\n 1%|"),
+        chunk(b"\r 2%|\r 3%|"),
+        0.5,
+        chunk(b"\r 4%|"),
+        0.6,
+        chunk(b"\r 5%|\r"),
+        2.0,
+        chunk(b"\r"),
+        2.0,
+        chunk(b"\r100%|"),
+        0.1,
+        chunk(b"\ndone\n"),
+        chunk(b"a\r 6%|"),
+        0.1,
+        chunk(b"\r 7%|"),
+    )
+    assert shown(supctl, daemon) == [
+        "── generation 0 · 4 ranks ──",
+        "0 │ no bar",
+        *("0 │  3%|", "0 │  5%|", "0 │ 100%|"),
+        "0 │ done",
+        *("0 │  6%|", "0 │  7%|"),
+        "── hello@1a2b3c succeeded ──",
+    ]
+
+
+def test_the_bytes_of_a_progress_bar_are_left_alone_where_they_are_wanted(supctl: Supctl, daemon: Daemon) -> None:
+    over = Statuses(runs=(a_run(state="succeeded", is_final=True),))
+    daemon(one_run(a_run(), chunk(b"\r 1%|"), chunk(b"\r 2%|"), over, End()))
+    assert supctl("logs", "-f", "--no-prefix").out.encode() == b"\r 1%|\r 2%|\n"
+
+
+# --- times and patterns ------------------------------------------------------------------------------------------
+
+NOON_S = 1_800_014_400.0  # 2027-01-15T12:00:00Z
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A node an hour ahead of UTC."""
+    monkeypatch.setenv("TZ", "CET-1")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_time_stamps_are_local_or_in_utc_and_blank_where_the_time_is_not_known(supctl: Supctl, daemon: Daemon) -> None:
+    data = chunk(b"old\na\n", times=((4, NOON_S + 0.1234),))
+    daemon(one_run(a_run(), data, event("ran 1.0 s", wall_s=NOON_S + 1), End()))
+    assert supctl("logs", "--timestamps").out.splitlines()[1:] == [
+        "             0 │ old",
+        "13:00:00.123 0 │ a",
+        "13:00:01.000 sup │ ran 1.0 s",
+    ]
+    assert "2027-01-15T12:00:00.123Z 0 │ a" in supctl("logs", "--timestamps", "--utc").out
+    assert [json.loads(line)["ts"] for line in supctl("logs", "--json").out.splitlines()] == [
+        None,
+        "2027-01-15T12:00:00.123Z",
+    ]
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_prefix_is_as_its_template_says(supctl: Supctl, daemon: Daemon) -> None:
+    daemon(one_run(a_run(), chunk(b"a\n", 3, "err", 2, times=((0, NOON_S),)), End()))
+    result = supctl("logs", "--prefix", "{time} {node}:{rank:02} {local_rank}/{gen}/{stream} {{x}} ")
+    assert result.out.splitlines()[1:] == ["13:00:00.000 n1:03 3/2/err {x} a"]
+
+
+def test_a_pattern_is_tried_on_the_line_as_it_is_shown(supctl: Supctl, daemon: Daemon) -> None:
+    data = b"loss 1\n\x1b[31mloss\x1b[0m 2\n10%\rloss 3\nloss 3\rdone\nnothing\n"
+    daemon(one_run(a_run(), chunk(data), chunk(b"nothing\n", generation=1), event("x"), End()))
+    found = ["── generation 0 · 4 ranks ──", "0 │ loss 1", "0 │ loss 2", "0 │ loss 3"]
+    assert supctl("logs", "--grep", r"^loss \d$").out.splitlines() == found
+    assert supctl("logs", "--grep", "loss", "--exclude", "[12]").out.splitlines() == [found[0], found[3]]
+    assert "nothing" not in supctl("logs", "--exclude", "nothing").out
+    raw = supctl("logs", "--grep", "loss [23]", "--no-prefix").out
+    assert raw.encode() == b"\x1b[31mloss\x1b[0m 2\n10%\rloss 3\n"
+
+
+def test_a_pattern_that_nothing_holds_is_told_and_no_error(supctl: Supctl, daemon: Daemon) -> None:
+    daemon(one_run(a_run(), chunk(b"a\n"), End()))
+    result = supctl("logs", "--grep", "x")
+    assert (result.code, result.out, result.err) == (0, "", "no line of a rank holds 'x'\n")
+
+
+@pytest.mark.parametrize("form", ["--no-prefix", "--json"])
+def test_with_a_pattern_the_last_lines_are_the_last_that_match_of_each_stream(
+    supctl: Supctl, daemon: Daemon, form: str
+) -> None:
+    first = chunk(b"x1\nx2\nx3\ny\ny\ny\n")
+    daemon(one_run(a_run(), first, chunk(b"x4\ny\n", 1, "err"), chunk(b"x5\nx6", generation=1), End()))
+    out = supctl("logs", "--grep", "x", "-n", "2", form).out
+    assert re.findall("x[0-9]", out) == ["x2", "x3", "x4", "x5", "x6"]
+
+
+def test_events_of_another_time_are_left_out(supctl: Supctl, daemon: Daemon) -> None:
+    events = [event(text, wall_s=wall_s) for text, wall_s in (("one", 99.0), ("two", 100.0), ("three", 200.0))]
+    daemon(one_run(a_run(), *events, End()))
+    result = supctl("logs", "--since", "1970-01-01T00:01:40Z", "--until", "1970-01-01T00:03:20Z")
+    assert result.out.splitlines()[1:] == ["sup │ two"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--since", "5s"], "no lines since 5s\n"),
+        (["--since", "2h", "--until", "1h"], "no lines since 2h until 1h\n"),
+        (["--grep", "x", "--since", "5s"], "no line of a rank holds 'x'\n"),
+        ([], ""),
+    ],
+)
+def test_that_there_are_no_lines_of_a_time_is_told(supctl: Supctl, daemon: Daemon, flags: list[str], said: str) -> None:
+    daemon(one_run(a_run(), End()))
+    result = supctl("logs", *flags)
+    assert (result.code, result.out, result.err) == (0, "", said)

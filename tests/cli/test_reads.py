@@ -63,22 +63,26 @@ def test_status_is_a_table_that_awk_can_read(supctl: Supctl, daemon: Daemon) -> 
     result = supctl("status")
     assert result.code == 0
     head, first, second = result.out.splitlines()
-    assert head.split() == ["JOB", "STATE", "GEN", "RANKS", "NODES", "RESTARTS", "UP"]
-    assert first.split()[:6] == ["hello", "starting", "-", "-", "1/1", "0"]
+    assert head.split() == [*("JOB", "STATE", "GEN", "RANKS", "NODES", "STEP", "RATE", "PROGRESS", "RESTARTS", "UP")]
+    assert first.split()[:9] == ["hello", "starting", "-", "-", "1/1", "-", "-", "-", "0"]
     assert first.endswith("waiting for n2 to offer itself (41s left)")
-    assert second.endswith("1m30s  budget spent → supctl status bert")
+    assert second.endswith("1m30s  budget spent   → supctl status bert")
 
 
-def test_in_80_columns_a_table_drops_or_cuts_its_last_columns_and_never_wraps(
+def test_a_terminal_that_is_too_narrow_drops_the_last_columns_and_shows_the_remarks_below(
     supctl: Supctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon(two_runs)
     for columns in (80, 40, 12, 5):
         monkeypatch.setenv("COLUMNS", str(columns))
         lines = supctl("--color", "never", "status", is_tty=True).out.splitlines()
-        assert len(lines) == 3
+        assert len(lines) == 5
         assert all(len(line) <= columns for line in lines)
         assert lines[0].startswith("JOB")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert len(supctl("--color", "never", "status", is_tty=True).out.splitlines()) == 3
+    monkeypatch.setenv("COLUMNS", "20")
+    assert "RESTARTS" in supctl("--color", "never", "status", "--wide", is_tty=True).out
 
 
 def test_runs_of_the_same_job_are_told_apart_by_their_run(supctl: Supctl, daemon: Daemon) -> None:
@@ -117,9 +121,9 @@ def test_status_as_json_has_every_key_and_null_for_what_is_not_known(supctl: Sup
 def test_ps_is_a_line_a_rank_with_how_it_ended(supctl: Supctl, daemon: Daemon) -> None:
     daemon(one_run(a_run(rank_list=RANKS)))
     assert supctl("ps").out.splitlines() == [
-        "RANK  NODE  LOCAL  PID  STATE    EXIT",
-        "0     n1    0      11   running  -",
-        "1     n1    1      12   killed   SIGSEGV (139)  killed by SIGSEGV (core dumped)",
+        "RANK  NODE  LOCAL  PID  STATE    STEP  BEAT  EXIT           PHASE",
+        "0     n1    0      11   running  -     -     -              -",
+        "1     n1    1      12   killed   -     -     SIGSEGV (139)  -      killed by SIGSEGV (core dumped)",
     ]
     assert supctl("ps", "-q").out == "11\n"
 
@@ -142,7 +146,32 @@ def test_ps_as_json_has_what_a_script_needs_to_find_a_process(supctl: Supctl, da
         "ended_at": "2027-01-15T08:00:00.500Z",
         "ran_seconds": 2.5,
         "note": "killed by SIGSEGV (core dumped)",
+        "step": None,
+        "phase": None,
+        "silent_seconds": None,
     }
+
+
+def test_a_terminal_without_abilities_has_a_width_all_the_same(
+    supctl: Supctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon(two_runs)
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, supctl("status", is_tty=True).out.splitlines())) <= 60
+
+
+def test_the_text_of_an_event_goes_on_below_itself_where_a_terminal_is_narrow(
+    supctl: Supctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"word{number}" for number in range(20)]
+    event = EventRecord(id=9, wall_s=1.8e9, run="r", generation=0, kind="rank.exited", text=" ".join(words))
+    daemon(one_run(a_run(), event, End()))
+    monkeypatch.setenv("COLUMNS", "80")
+    _, *lines = supctl("events", is_tty=True).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [word for line in lines for word in line.split()][3:] == words
+    assert len(supctl("events").out.splitlines()) == 2
 
 
 def test_events_are_a_line_each(supctl: Supctl, daemon: Daemon) -> None:
@@ -172,7 +201,7 @@ def test_an_error_as_json_goes_to_stderr_and_leaves_stdout_empty(supctl: Supctl,
         "code": "F102",
         "message": "no run or job nosuch",
         "hint": "supctl status",
-        "where": {},
+        "where": None,
         "exit": 3,
     }
 

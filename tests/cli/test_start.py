@@ -6,8 +6,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from protocol import notes
 from protocol.messages.control import (
     Done,
     End,
@@ -21,7 +23,8 @@ from protocol.messages.control import (
     Statuses,
     Watch,
 )
-from supervisor.cli import follow, start
+from protocol.toml_text import MAX_FILE_BYTES
+from supervisor.cli import follow, start, submission
 from tests.cli.conftest import Daemon, Script, Step, Supctl, a_run
 
 RUN = "hello@1a2b3c"
@@ -32,6 +35,7 @@ INCIDENT = Incident(
     summary="rank 3 on n1 (pid 4711) killed by SIGKILL, sender unknown",
     node="n1",
     rank=3,
+    pid=4711,
     signal="SIGKILL",
     shell_code=137,
     wall_s=1_800_000_010.0,
@@ -115,16 +119,16 @@ def test_without_a_virtual_environment_the_first_python_on_the_path_is_the_inter
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).touch(0o755)
     path = os.pathsep.join(str(tmp_path / folder) for folder in ("none", "a", "b"))
-    assert start.find_python({"PATH": path}) == str(tmp_path / "a" / "python")
-    assert start.find_python({"PATH": str(tmp_path)}) == ""
+    assert submission.find_python({"PATH": path}) == str(tmp_path / "a" / "python")
+    assert submission.find_python({"PATH": str(tmp_path)}) == ""
 
 
 def test_the_environment_supd_is_in_is_taken_only_where_there_is_no_other_python(tmp_path: Path) -> None:
     (tmp_path / "python3").touch(0o755)
     own = os.path.dirname(sys.executable)
-    assert start.find_python({"PATH": f"{own}{os.pathsep}{tmp_path}"}) == str(tmp_path / "python3")
-    assert os.path.dirname(start.find_python({"PATH": own})) == own
-    assert os.path.dirname(start.find_python({"PATH": str(tmp_path), "VIRTUAL_ENV": sys.prefix})) == own
+    assert submission.find_python({"PATH": f"{own}{os.pathsep}{tmp_path}"}) == str(tmp_path / "python3")
+    assert os.path.dirname(submission.find_python({"PATH": own})) == own
+    assert os.path.dirname(submission.find_python({"PATH": str(tmp_path), "VIRTUAL_ENV": sys.prefix})) == own
 
 
 def test_quiet_prints_the_run_and_nothing_else(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
@@ -157,8 +161,12 @@ def test_a_file_that_cannot_be_read_is_said_without_asking_supd(supctl: Supctl, 
     assert (result.code, "cannot read" in result.err) == (78, True)
 
 
-def test_a_file_too_large_for_a_job_is_not_read_to_its_end(supctl: Supctl) -> None:
-    assert supctl("start", "/dev/zero").code == 78
+def test_a_file_too_large_for_a_job_is_not_read_to_its_end(supctl: Supctl, daemon: Daemon) -> None:
+    fake = daemon(accepting())
+    assert supctl("start", "--detach", "/dev/zero").code == 0
+    [request] = fake.requests
+    assert isinstance(request, Start)
+    assert len(request.job_file) == MAX_FILE_BYTES + 1, "enough for supd to see it"
 
 
 def test_a_run_that_fails_before_it_has_started_tells_who_died_and_how(
@@ -244,17 +252,23 @@ def test_follow_shows_output_events_and_the_restart_and_ends_with_the_outcome(
     def chunk(generation: int, rank: int, data: bytes, stream: str = "out") -> LogChunk:
         return LogChunk(generation=generation, node="n1", rank=rank, stream=stream, data=data)
 
-    event = EventRecord(id=7, wall_s=1.0, run=RUN, generation=1, kind="restart.decided", text="restart 1 of 10 in 5s")
-    told_in_full = EventRecord(id=6, wall_s=1.0, run=RUN, generation=0, kind="incident.opened", text="unseen")
+    event = EventRecord(id=7, wall_s=1.0, run=RUN, generation=0, kind="restart.decided", text="restart 1 of 10 in 5s")
+    unknown = msgspec.structs.replace(INCIDENT, signal=None, shell_code=None, wall_s=0.0, stderr_tail=())
+    opened, corrected = notes.opened(unknown), notes.corrected(unknown, INCIDENT)
+    assert corrected is not None
+    incident = [
+        EventRecord(id=id, wall_s=1.0, run=RUN, generation=0, kind=note.kind, text=note.text, detail=note.detail)
+        for id, note in enumerate((opened, corrected), 5)
+    ]
     fake = daemon(
         accepting(
             shown(),
             chunk(0, 0, b"step 1\nstep"),
             chunk(0, 3, b"Boom\n", "err"),
             chunk(0, 0, b" 2\nhalf"),
-            shown(state="restarting", incident=INCIDENT),
-            told_in_full,
+            *incident,
             event,
+            shown(state="restarting", incident=INCIDENT),
             shown(generation=1, incident=INCIDENT, restarts_used=1),
             chunk(1, 0, b"resumed\n"),
             shown(state="succeeded", is_final=True, generation=1, incident=INCIDENT),
@@ -265,15 +279,21 @@ def test_follow_shows_output_events_and_the_restart_and_ends_with_the_outcome(
     assert result.code == 0
     lines = result.out.splitlines()
     assert lines[:4] == ["── generation 0 · 4 ranks ──", "0 │ step 1", "3 ┃ Boom", "0 │ step 2"]
-    assert lines[4:6] == ["sup │ incident #1", "sup │   rank 3 on n1 (pid 4711) killed by SIGKILL, sender unknown"]
-    assert "sup │     ┃ Traceback (most recent call last):" in lines
-    assert lines[-4:] == [
+    assert lines[4:9] == [
+        "sup │ incident #1",
+        "sup │   rank 3 on n1 (pid 4711) killed by SIGKILL, sender unknown",
+        "sup │   generation 0",
+        "sup │ incident #1, corrected",
+        "sup │   rank 3 on n1 (pid 4711): ended by SIGKILL, its last lines are known",
+    ]
+    assert lines[9].endswith(" · signal SIGKILL · exit 137")
+    assert lines[11:13] == ["sup │     ┃ Traceback (most recent call last):", "sup │     ┃ Boom: x"]
+    assert lines[13:] == [
         "sup │ restart decided: restart 1 of 10 in 5s",
         "0 │ half",
         "── generation 1 · 4 ranks ──",
         "0 │ resumed",
     ]
-    assert "unseen" not in result.out
     assert result.err.endswith("✓ spawned 4/4 ranks\n✓ started\n✓ hello@1a2b3c succeeded\n")
     [watch] = [request for request in fake.requests if isinstance(request, Watch)]
     assert watch.logs is not None
@@ -316,3 +336,117 @@ def test_ctrl_c_leaves_the_job_alone_and_says_so(
     result = supctl("start", job_file, *mode)
     end.set()
     assert (result.code, "detached; job keeps" in result.err) == (130, True)
+
+
+# --- changes to the job, and what stands in its way ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["--detach", "--dry-run"])
+def test_what_the_command_line_changes_is_handed_to_supd_word_for_word(
+    supctl: Supctl, daemon: Daemon, job_file: str, mode: str
+) -> None:
+    fake = daemon(accepting())
+    changes = ["--set", "stop.grace=2m", "--set=run.env.A=a=b", "--name", "other"]
+    result = supctl("start", job_file, mode, *changes, "--", "--json", "-q", "--", "", "--help")
+    assert result.code == 0
+    [request] = fake.requests
+    assert isinstance(request, Start)
+    assert (request.settings, request.name) == (("stop.grace=2m", "run.env.A=a=b"), "other")
+    assert request.args == ("--json", "-q", "--", "", "--help")
+
+
+def test_an_error_is_told_as_text_where_json_is_only_an_argument_of_the_job(
+    supctl: Supctl, daemon: Daemon, job_file: str
+) -> None:
+    daemon(lambda _request: [Failure(code="F101", message="still active")])
+    assert supctl("start", job_file, "--", "--json").err.startswith("error[F101]")
+
+
+def test_what_may_not_be_meant_is_told_and_no_failure(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
+    daemon(lambda _request: [Done(run=RUN, file_warnings=("warning[J501]: x\n  --> \x1b[2Jy",), warnings=("another",))])
+    result = supctl("start", "--detach", job_file)
+    assert (result.code, result.out) == (0, "")
+    assert result.err.endswith("✓ accepted run hello@1a2b3c\n\nwarning[J501]: x\n  --> y\n\nanother\n")
+
+
+OLD = {"run": "hello@000000", "ranks_running": 1}
+
+
+def test_a_run_that_is_replaced_is_shown_until_it_is_gone(
+    supctl: Supctl, daemon: Daemon, job_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "SILENT_S", 0.0)
+    stopping = shown(**OLD, state="stopping", waiting_for="rank 3 to end")
+    stopped = shown(**OLD, state="stopped", is_final=True)
+    fake = daemon(lambda _request: [stopping, stopping, stopped, Done(run=RUN)])
+    result = supctl("start", "--replace", "--detach", job_file)
+    assert result.code == 0
+    assert result.err == (
+        "replacing hello@000000: stopping it\n"
+        "… waiting for rank 3 to end\n"
+        "✓ hello@000000 stopped\n"
+        "✓ accepted run hello@1a2b3c\n"
+    )
+    [request] = fake.requests
+    assert isinstance(request, Start)
+    assert request.replace
+
+
+def test_a_replacement_whose_connection_is_lost_is_asked_for_again(
+    supctl: Supctl, daemon: Daemon, job_file: str
+) -> None:
+    answers = iter([[shown(**OLD, state="stopping"), None], [Done(run=RUN)]])
+    fake = daemon(lambda _request: next(answers))
+    assert supctl("start", "--replace", "--detach", job_file).code == 0
+    assert fake.requests[0] == fake.requests[1]
+
+
+def test_a_dry_run_replaces_nothing(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
+    fake = daemon(accepting())
+    assert supctl("start", "--replace", "--dry-run", job_file).code == 0
+    [request] = fake.requests
+    assert isinstance(request, Start)
+    assert request.check_only
+
+
+@pytest.mark.parametrize("mode", [(), ("--follow",)])
+def test_a_job_that_does_not_start_in_time_is_left_to_itself(
+    supctl: Supctl, daemon: Daemon, job_file: str, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "TICK_S", 0.01)
+    end = threading.Event()
+    daemon(accepting(shown(**STARTING), end))
+    result = supctl("start", job_file, "--wait-timeout", "10ms", *mode)
+    end.set()
+    assert result.code == 124
+    assert result.err.endswith(f"{RUN} has not started within 0.0s; it goes on without us\n→ supctl status {RUN}\n")
+
+
+def test_a_run_that_does_not_make_way_in_time_is_not_waited_for(
+    supctl: Supctl, daemon: Daemon, job_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "TICK_S", 0.01)
+    end = threading.Event()
+    daemon(lambda _request: [shown(**OLD, state="stopping"), end])
+    result = supctl("start", job_file, "--replace", "--wait-timeout", "10ms")
+    end.set()
+    assert result.code == 124
+    assert "hello@000000 was not gone within 0.0s; not accepted yet: supd starts it once" in result.err
+
+
+def test_ctrl_c_leaves_a_replacement_under_way(
+    supctl: Supctl, daemon: Daemon, job_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = threading.Event()
+    daemon(lambda _request: [shown(**OLD, state="stopping"), end])
+
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(follow.WaitLine, "show", interrupt)
+    result = supctl("start", job_file, "--replace")
+    end.set()
+    assert (result.code, "detached; not accepted yet: supd starts it once the run before is gone" in result.err) == (
+        130,
+        True,
+    )

@@ -1,5 +1,6 @@
 """Commands that change a run or wait for one: they end when it is so, with a code a script can use."""
 
+import json
 import threading
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ from protocol.messages.control import (
 )
 from supervisor.cli import follow
 from tests.cli.conftest import NO_SUCH_RUN, Daemon, Script, Step, Supctl, a_run, one_run
+from tests.cli.json_check import problems
 
 RUN = "hello@1a2b3c"
 STOPPING = Done(run=RUN, runs=(RUN,))
@@ -200,8 +202,11 @@ def test_wait_that_times_out_is_124(supctl: Supctl, daemon: Daemon) -> None:
     end = threading.Event()
     daemon(scripted(a_run(), [], [shown(), end]))
     result = supctl("wait", "--timeout", "50ms")
-    end.set()
     assert (result.code, "was not succeeded within" in result.err) == (124, True)
+    result = supctl("wait", "--timeout", "50ms", "--json")
+    end.set()
+    assert (result.code, result.out, problems("error", result.err)) == (124, "", [])
+    assert (json.loads(result.err)["exit"], json.loads(result.err)["where"]) == (124, None)
 
 
 @pytest.mark.parametrize("text", ["5", "soon", "-1s"])

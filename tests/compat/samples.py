@@ -10,11 +10,15 @@ from typing import Any
 import msgspec
 
 from protocol.coordinator_events import Phase, RunRecord, Seat
+from protocol.errors import Place
 from protocol.job import (
     CheckpointTable,
     DevicesTable,
+    HangTable,
     Job,
     JobSpec,
+    ProgressTable,
+    RendezvousTable,
     RestartTable,
     RunTable,
     StopTable,
@@ -40,8 +44,10 @@ JOB = Job(
             env_file="cluster.env",
             inherit_env=("HF_*", "PATH"),
             limits={"nofile": 4096, "core": -1},
+            secret_env=("*PASS*",),
         ),
         topology=TopologyTable(nnodes=1, nproc_per_node=4, role="trainer"),
+        rendezvous=RendezvousTable(master_port=29500),
         devices=DevicesTable(visibility="virtual", omp_num_threads=8),
         restart=RestartTable(
             policy="on-failure",
@@ -61,8 +67,14 @@ JOB = Job(
             grace_s=45.0,
             scope="tree",
             finish_timeout_s=90.0,
+            abort_on_hang=False,
         ),
+        progress=ProgressTable(
+            source="log", log_pattern="step (?P<step>[0-9]+)", log_ranks="0-3", file="out/step", total_steps=50000
+        ),
+        hang=HangTable(action="restart", init_timeout_s=None, step_timeout_s=90.0, phases={"eval": 600.0}),
         checkpoint=CheckpointTable(marker="out/{job}/latest"),
+        origins={"hang.step_timeout": "file", "name": "--name"},
     ),
     submitter=Submitter(
         folder="/home/me/jobs",
@@ -118,12 +130,32 @@ RENEWAL = m.Renewal(
             started=False,
             exit=m.RankExit(code=0, order=0, wall_s=0.0, ran_s=0.5, stopped_by_us=False),
         ),
-        m.RankReport(rank=6, local_rank=2, pid=102, started=True),
+        m.RankReport(
+            rank=6,
+            local_rank=2,
+            pid=102,
+            started=True,
+            step=17800,
+            total_steps=50000,
+            loss=2.25,
+            phase="eval",
+            silent_s=91.5,
+            remark="the pattern was given up",
+            stall=m.Stall(
+                state=m.StallState("stopped"),
+                silent_s=90.25,
+                limit_s=90.0,
+                setting="hang.step_timeout",
+                action=m.StallAction("restart"),
+            ),
+        ),
     ),
     spawn_failure=m.SpawnFailure(rank=7, path="/no/python", reason="No such file or directory"),
     stuck_pids=(77, 78),
     saved_step=12000,
-    offer=m.Offer(slots=4, address="10.0.0.2", port=40001, problem="no GPU was found"),
+    offer=m.Offer(
+        slots=4, address="10.0.0.2", port=40001, problem="no GPU was found", waits_for="port 40001", note="by NVML"
+    ),
 )
 INCIDENT = c.Incident(
     number=2,
@@ -156,6 +188,9 @@ RANK_STATUS = c.RankStatus(
     ended_wall_s=1770000000.25,
     ran_s=812.5,
     note="stopped by supervisor",
+    step=17800,
+    phase="eval",
+    silent_s=91.5,
 )
 RUN_STATUS = c.RunStatus(
     run="train@1a2b3c",
@@ -181,8 +216,22 @@ RUN_STATUS = c.RunStatus(
     incident=INCIDENT,
     rank_list=(RANK_STATUS,),
     logs_dir="/state/logs/train@1a2b3c",
+    step=17800,
+    total_steps=50000,
+    rate=0.875,
+    eta_s=36800.0,
+    loss=2.25,
+    silent_s=91.5,
 )
-LOGS = c.LogSelection(ranks=(0, 3), streams=("err",), generation=-1, all_generations=True, tail_lines=None)
+LOGS = c.LogSelection(
+    ranks=(0, 3),
+    streams=("err",),
+    generation=2,
+    all_generations=True,
+    tail_lines=None,
+    since_wall_s=1770000000.25,
+    until_wall_s=1770000060.5,
+)
 
 Samples = tuple[Callable[[bytes], Any], Sequence[msgspec.Struct]]
 """How they are decoded, and what they are."""
@@ -224,6 +273,7 @@ VERSION_1: dict[str, Samples] = {
                 logs_dir="/state/logs/train@1a2b3c",
                 orphan_wait_s=3600.0,
                 linger_s=60.0,
+                beats_dir="/dev/shm/supd-1000/00ff00ff00ff00ff",
             )
         ],
     ),
@@ -242,7 +292,7 @@ VERSION_1: dict[str, Samples] = {
                 generation=3,
                 seats=(Seat(node="n2", incarnation="00ff", assignment=ASSIGNMENT),),
                 has_started=True,
-                ledger=Ledger(used=2, streak=1, lost=1, saved_step=12000),
+                ledger=Ledger(used=2, streak=1, lost=1, saved_step=12000, ports=1),
                 backoff_s=2.5,
                 restart_reason="rank 4 was killed",
                 stop=m.Stop(generation=3, grace_s=5.0),
@@ -250,6 +300,7 @@ VERSION_1: dict[str, Samples] = {
                 incidents=2,
                 incident=INCIDENT,
                 incident_is_open=True,
+                stalled=(6,),
                 reason="stopped by me",
                 last_parts={"n2": RENEWAL},
             ),
@@ -272,6 +323,12 @@ VERSION_1: dict[str, Samples] = {
                 limits={"nofile": 1024},
                 umask=0o22,
                 check_only=True,
+                settings=("stop.grace=45s",),
+                name="train2",
+                args=("--lr", "1"),
+                replace=True,
+                columns=88,
+                is_ascii=True,
             ),
             c.StopRun(run="train", all_runs=True, grace_s=5.0, now=True),
             c.StopRun(),
@@ -282,14 +339,36 @@ VERSION_1: dict[str, Samples] = {
             c.Watch(run="train", follow=False, logs=c.LogSelection()),
             c.LogPaths(run="train", logs=LOGS),
             c.Resolve(word="train"),
+            c.Describe(run="train", rank=3, with_env=True),
+            c.Describe(run="train"),
         ],
     ),
     "replies": (
         c.decode_reply,
         [
             c.Failure(code="F102", message="there is no job x", hint="supctl status", exit_code=3),
+            c.Failure(
+                code="J210",
+                message="what is wrong",
+                problems=(
+                    c.FileProblem(
+                        code="J210",
+                        key="stop.grace",
+                        value="30",
+                        message="needs a unit",
+                        hint='write "30s"',
+                        place=Place(file="train.toml", line=7, column=9, length=2),
+                    ),
+                ),
+            ),
             c.Failure(code="F040", message="no"),
-            c.Done(run="train@1a2b3c", runs=("a", "b"), ranks_per_node="auto", notes=("python /usr/bin/python3",)),
+            c.Done(
+                run="train@1a2b3c",
+                runs=("a", "b"),
+                notes=("python /usr/bin/python3",),
+                file_warnings=("no progress source",),
+                warnings=("nofile is cut",),
+            ),
             c.Done(),
             c.Statuses(runs=(RUN_STATUS,)),
             c.EventRecord(
@@ -301,8 +380,18 @@ VERSION_1: dict[str, Samples] = {
                 text="rank 4 was killed",
                 detail={"rank": 4, "signal": "SIGKILL", "exit_code": None, "ran_s": 1.5, "charged": True},
             ),
-            c.LogChunk(generation=3, node="n1", rank=4, stream="err", data=b"boom \xff\n"),
+            c.LogChunk(generation=3, node="n1", rank=4, stream="err", data=b"boom \xff\n", times=((0, 1770000000.25),)),
             c.Paths(paths=("/a", "/b")),
+            c.Description(
+                status=RUN_STATUS,
+                source="/home/me/train.toml",
+                settings=(c.Setting(key="stop.grace", value='"45s"', origin="--set"),),
+                command=("/usr/bin/python3", "train.py"),
+                cwd="/home/me",
+                limits={"nofile": 4096},
+                env=(("RANK", "3", "supd"), ("HF_TOKEN", "***", "inherited")),
+                files=("/state/logs/train@1a2b3c/gen-0003/rank-00003.out",),
+            ),
             c.End(),
         ],
     ),

@@ -5,17 +5,21 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from protocol.errors import Refused
+from protocol.errors import JobInvalid, Place, Refused
 from protocol.framing import MAX_FRAME_BYTES, encode_frame
+from protocol.job_file import read_job
 from protocol.messages import encode
 from protocol.messages.control import (
     CONTROL_VERSION,
     Done,
     End,
+    EventRecord,
     Failure,
     GetStatus,
     Greeting,
@@ -25,8 +29,9 @@ from protocol.messages.control import (
     StopRun,
     Watch,
     decode_greeting,
+    decode_reply,
 )
-from supervisor.daemon import control_socket
+from supervisor.daemon import control_socket, journal, watcher
 from supervisor.logs.segments import make_generation_dir, stream_path
 from tests.daemon.serving import Client, ask, config_in, drop_in, serving, talking, wait_for
 from tests.e2e.places import NOBODY, as_ordinary_user
@@ -214,3 +219,65 @@ async def test_a_socket_that_a_dead_supd_left_is_taken_over_and_a_living_ones_is
 async def test_a_place_where_no_socket_can_be_is_told_plainly(short_dir: Path) -> None:
     with pytest.raises(Refused, match="No such file or directory"):
         control_socket.listen(short_dir / "missing" / "c.sock", 5)
+
+
+async def test_what_is_wrong_on_the_node_is_told_with_its_place_in_the_job_file(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    request = structs.replace(start("1"), job_file=b'name = "a"\n[run]\nscript = "no/such.py"\n', check_only=True)
+    async with serving(config):
+        answer = await ask(config.control, request)
+    assert isinstance(answer, Failure)
+    assert (answer.code, answer.exit_code) == ("J000", 78)
+    assert "error[J402]: " in answer.message
+    assert '\n 3 | script = "no/such.py"\n   |          ^^^^^^^^^^^^ ' in answer.message
+    assert [(problem.code, problem.place) for problem in answer.problems] == [("J402", Place("job.toml", 3, 10, 12))]
+
+
+async def test_what_may_not_be_meant_comes_with_the_answer(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    request = structs.replace(start("1"), settings=("stop.pre_wait=1s",), check_only=True)
+    async with serving(config):
+        answer = await ask(config.control, request)
+    assert isinstance(answer, Done)
+    (warning,) = answer.file_warnings
+    assert not any(text.startswith("warning[J") for text in answer.warnings)
+    assert warning.startswith("warning[J503]: ")
+    assert "  --> --set stop.pre_wait=1s\n" in warning
+
+
+async def test_while_a_large_job_file_is_read_the_loop_has_time_for_the_runners(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    job_file = b"x = [" + b"1," * 500_000 + b"]"
+    async with serving(config):
+        before_s = time.thread_time()
+        answer = await ask(config.control, structs.replace(start("a"), job_file=job_file, check_only=True))
+        loop_s = time.thread_time() - before_s
+    assert isinstance(answer, Failure)
+    assert [problem.code for problem in answer.problems] == ["J003"]
+    before_s = time.thread_time()
+    with pytest.raises(JobInvalid):
+        read_job(job_file, "job.toml")
+    assert loop_s < (time.thread_time() - before_s) / 2
+
+
+async def test_events_that_take_many_reads_are_all_told_among_the_output(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        done = await ask(config.control, start("one", command='["echo", "hello"]'))
+        assert isinstance(done, Done)
+        await ask(config.control, Watch(run=done.run, follow=True, snapshots=True))
+        for module in (journal, watcher):
+            monkeypatch.setattr(module, "EVENTS_A_READ_MAX", 2)
+        logs = LogSelection(all_generations=True)
+        for follow in (False, True):
+            watch = Watch(run=done.run, follow=follow, events=True, snapshots=True, logs=logs)
+            async with talking(config.control, watch) as client:
+                told = []
+                while (payload := await client.frame()) is not None:
+                    reply = decode_reply(payload)
+                    told.append(reply.kind if isinstance(reply, EventRecord) else type(reply).__name__)
+            assert told[:2] == ["job.accepted", "generation.launched"]
+            assert sorted(told[2:4]) == ["LogChunk", "generation.ready"]
+            assert told[4:] == ["job.succeeded", "Statuses", "End"]

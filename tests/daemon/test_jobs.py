@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 from protocol.coordinator_events import RunRecord
-from protocol.job import Job, parse_job
+from protocol.job import Job
+from protocol.job_file import read_job
 from protocol.messages.control import Done, Failure, GetStatus, Resolve, RunStatus, Statuses, StopRun, Watch
 from supervisor.daemon.journal import Journal
 from supervisor.shell.config import Config
@@ -67,7 +68,10 @@ async def test_a_job_that_is_active_is_not_started_twice(short_dir: Path) -> Non
         assert sorted(type(reply).__name__ for reply in replies) == ["Done"] + ["Failure"] * 4
         refusal = await ask(config.control, start("again"))
         assert isinstance(refusal, Failure)
-        assert (refusal.code, refusal.hint) == ("F101", "supctl stop job, or give the job another name")
+        assert (refusal.code, refusal.hint) == (
+            "F101",
+            "supctl stop job; or start with --replace, or under another --name",
+        )
 
 
 async def test_one_request_by_two_connections_at_once_makes_one_run(short_dir: Path) -> None:
@@ -102,11 +106,11 @@ async def test_what_was_accepted_and_not_yet_begun_is_begun_by_the_next_supd(sho
     async with serving(config):
         pass
     request = start("1", "job", '["true"]')
-    spec = parse_job(request.job_file, "job.toml")
+    spec = read_job(request.job_file, "job.toml").spec
     journal = Journal(config.state_dir / "journal.db")
     job = Job(run="job@123456", spec=spec, submitter=submitted(job_spec(), env=request.env, folder="/").submitter)
     await journal.add_run(request.request_id, job, RunRecord(), 1.0)
     journal.close()
     async with serving(config):
         assert (await ended(config, "job@123456")).state == "succeeded"
-        assert await ask(config.control, request) == Done(run="job@123456", ranks_per_node="1", notes=("in /",))
+        assert await ask(config.control, request) == Done(run="job@123456", notes=("in /",))

@@ -6,16 +6,23 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.messages.control import LogChunk, LogSelection
 from supervisor.daemon import logs_service
-from supervisor.daemon.logs_service import CHUNK_BYTES, cut_lines
+from supervisor.daemon.logs_service import Between
+from supervisor.logs.blocks import CHUNK_BYTES, cut_lines
+from supervisor.logs.disk import LogFile
 from supervisor.logs.segments import make_generation_dir, stream_path
+from supervisor.logs.times import times_path
+from tests.daemon.serving import wait_for
 
 FLOOD = b"long\n" * 20_000  # more than a chunk
+
+BETWEEN = Between()
 
 EVERYTHING = LogSelection(ranks=(0, 1, 2), all_generations=True, tail_lines=None)
 
@@ -27,12 +34,48 @@ def write(logs_dir: Path, generation: int, rank: int, name: str, data: bytes) ->
         file.write(data)
 
 
-async def read_past(logs_dir: Path, selection: LogSelection) -> list[LogChunk]:
-    """What a client gets that does not follow."""
+def write_at(logs_dir: Path, generation: int, rank: int, name: str, *pieces: tuple[float, bytes]) -> None:
+    """Append like a runner that reads these pieces at these times."""
+    make_generation_dir(logs_dir, generation)
+    file = LogFile(stream_path(logs_dir, generation, rank, name), lambda: None)
+    for read_s, data in pieces:
+        file.write(data, [(0, read_s)])
+    file.close()
+
+
+class Told(Between):
+    """Events (generation, time, text) that a client is told between the lines."""
+
+    def __init__(self, shown: list[bytes], *events: tuple[int, float, bytes]) -> None:
+        self.shown = shown
+        self.events = [*events]
+        self._seen: list[tuple[int, float, bytes]] = []
+
+    async def look(self) -> None:
+        self._seen += self.events
+        self.events = []
+
+    def is_due(self, generation: int | None, until_s: float | None) -> bool:
+        if not self._seen:
+            return False
+        event_generation, time_s, _ = self._seen[0]
+        return (generation is None or event_generation <= generation) and (until_s is None or time_s <= until_s)
+
+    async def tell(self, generation: int | None = None, until_s: float | None = None) -> None:
+        while self.is_due(generation, until_s):
+            self.shown.append(self._seen.pop(0)[2])
+
+
+async def read_past(
+    logs_dir: Path, selection: LogSelection, between: Between = BETWEEN, shown: list[bytes] | None = None
+) -> list[LogChunk]:
+    """What a client gets that does not follow; with `shown` also there, among what `between` has told."""
     chunks = []
 
     async def send(chunk: LogChunk) -> None:
         chunks.append(chunk)
+        if shown is not None:
+            shown.append(chunk.data)
 
     async with asyncio.timeout(20):
         await logs_service.stream(
@@ -43,6 +86,7 @@ async def read_past(logs_dir: Path, selection: LogSelection) -> list[LogChunk]:
             node="gpu-01",
             generation_now=lambda: None,
             send=send,
+            between=between,
         )
     return chunks
 
@@ -54,8 +98,11 @@ def told(chunks: list[LogChunk]) -> list[tuple[int, int, str, bytes]]:
 class Follower:
     """A client that follows, and the run that it follows."""
 
-    def __init__(self) -> None:
+    def __init__(self, between: Between = BETWEEN, shown: list[bytes] | None = None) -> None:
+        """With `shown`, what comes is put there, among what `between` has told."""
         self.is_over = False
+        self._between = between
+        self._shown = [] if shown is None else shown
         self.generation: int | None = None
         self.has_ended = False
         self._chunks: asyncio.Queue[LogChunk] = asyncio.Queue()
@@ -78,11 +125,13 @@ class Follower:
             node="gpu-01",
             generation_now=lambda: self.generation,
             send=self._send,
+            between=self._between,
         )
         self.has_ended = True
 
     async def _send(self, chunk: LogChunk) -> None:
         await self._may_take.wait()
+        self._shown.append(chunk.data)
         self._chunks.put_nowait(chunk)
 
     async def next(self) -> tuple[int, int, str, bytes]:
@@ -117,25 +166,24 @@ async def test_without_a_choice_rank_0_and_the_stderr_of_all_are_shown(tmp_path:
     assert told(await read_past(tmp_path, LogSelection(ranks=(1,), streams=("out",)))) == [(0, 1, "out", b"hello\n")]
 
 
-async def test_the_past_comes_by_generation_then_rank_then_stream(tmp_path: Path) -> None:
+async def test_without_times_the_past_comes_by_generation_then_rank_then_stream(tmp_path: Path) -> None:
     expected = [(g, r, n, b"%d %d\n" % (g, r)) for g in (0, 1, 12) for r in (0, 1, 2) for n in ("out", "err")]
     for generation, rank, name, data in reversed(expected):
         write(tmp_path, generation, rank, name, data)
     assert told(await read_past(tmp_path, EVERYTHING)) == expected
 
 
-async def test_generations_are_chosen_by_number_from_the_newest_back_or_all(tmp_path: Path) -> None:
+async def test_generations_are_chosen_by_number_the_newest_or_all(tmp_path: Path) -> None:
     async def shown(selection: LogSelection) -> list[int]:
         return [chunk.generation for chunk in await read_past(tmp_path, selection)]
 
-    assert await shown(LogSelection()) == await shown(LogSelection(generation=-1)) == []
+    assert await shown(LogSelection()) == await shown(LogSelection(generation=0)) == []
     for generation in (0, 1, 3):
         write(tmp_path, generation, 0, "out", b"hello\n")
     assert await shown(LogSelection()) == [3]
-    assert await shown(LogSelection(generation=-1)) == [1]
     assert await shown(LogSelection(generation=0)) == [0]
     assert await shown(LogSelection(generation=2)) == []
-    assert await shown(LogSelection(generation=-9)) == []
+    assert await shown(LogSelection(generation=-1)) == []
     assert await shown(LogSelection(all_generations=True)) == [0, 1, 3]
 
 
@@ -143,12 +191,102 @@ async def test_the_last_lines_are_counted_for_each_rank_and_stream(tmp_path: Pat
     for rank in (0, 1):
         write(tmp_path, 0, rank, "err", b"".join(b"line %d\n" % number for number in range(rank + 3)) + b"and")
     assert told(await read_past(tmp_path, LogSelection(tail_lines=2))) == [
-        (0, 0, "err", b"line 2\n"),
-        (0, 0, "err", b"and"),
-        (0, 1, "err", b"line 3\n"),
-        (0, 1, "err", b"and"),
+        (0, 0, "err", b"line 2\nand"),
+        (0, 1, "err", b"line 3\nand"),
     ]
     assert told(await read_past(tmp_path, LogSelection(tail_lines=0))) == []
+
+
+async def test_what_was_read_at_different_times_comes_in_their_order_and_with_them(tmp_path: Path) -> None:
+    write_at(tmp_path, 0, 0, "out", (10.0, b"step 1\n"), (30.0, b"step 2\nstep 3\n"))
+    write_at(tmp_path, 0, 1, "out", (20.0, b"step 1\n"), (20.5, b"step 2\n"), (30.0, b"step 3\n"))
+    write_at(tmp_path, 0, 1, "err", (30.0, b"Traceback\n"), (30.01, b"  line\n"), (30.02, b"ValueError"))
+    write(tmp_path, 0, 2, "out", b"of an older supd\n")
+    chunks = await read_past(tmp_path, EVERYTHING)
+    assert told(chunks) == [
+        (0, 2, "out", b"of an older supd\n"),
+        (0, 0, "out", b"step 1\n"),
+        (0, 1, "out", b"step 1\nstep 2\n"),
+        (0, 0, "out", b"step 2\nstep 3\n"),
+        (0, 1, "out", b"step 3\n"),
+        (0, 1, "err", b"Traceback\n  line\nValueError"),
+    ]
+    assert [chunk.times for chunk in chunks] == [
+        (),
+        ((0, 10.0),),
+        ((0, 20.0), (7, 20.5)),
+        ((0, 30.0),),
+        ((0, 30.0),),
+        ((0, 30.0), (10, 30.01), (17, 30.02)),
+    ]
+
+
+async def test_events_stand_at_their_place_in_time_in_their_generation(tmp_path: Path) -> None:
+    write_at(tmp_path, 0, 0, "out", (10.0, b"a\n"), (11.0, b"b\n"), (30.0, b"d\n"), (30.1, b"e\n"))
+    write_at(tmp_path, 0, 1, "err", (20.0, b"c\n"), (90.0, b"f\n"))
+    write_at(tmp_path, 2, 0, "out", (70.0, b"g\n"), (80.0, b"h\n"))
+    write(tmp_path, 3, 0, "out", b"no time\n")
+    events = [
+        *((0, 10.5, b"<begun"), (0, 20.5, b"<1"), (0, 20.6, b"<2"), (0, 40.0, b"<3"), (0, 95.0, b"<ended")),
+        *((1, 60.0, b"<silent"), (2, 60.0, b"<begun"), (2, 75.0, b"<4"), (3, 85.0, b"<begun"), (4, 90.0, b"<left")),
+    ]
+    shown: list[bytes] = []
+    await read_past(tmp_path, EVERYTHING, Told(shown, *events), shown)
+    text = b" ".join(shown).replace(b"\n", b"")
+    assert text == b"a <begun b c <1 <2 de <3 f <ended <silent <begun g <4 h no time <begun"
+
+
+async def test_a_time_is_cut_out_of_all_generations_before_the_last_lines_are_counted(tmp_path: Path) -> None:
+    for generation in range(3):
+        pieces = [(100.0 * generation + second, b"%d %d\n" % (generation, second)) for second in range(5)]
+        write_at(tmp_path, generation, 0, "out", *pieces)
+
+    async def shown(**selection: Any) -> str:
+        chunks = await read_past(tmp_path, LogSelection(all_generations=True, **selection))
+        return b"".join(chunk.data for chunk in chunks).decode().replace("\n", ";")
+
+    assert await shown(since_wall_s=103.0) == "1 3;1 4;2 0;2 1;2 2;2 3;2 4;"
+    assert await shown(since_wall_s=3.5, until_wall_s=102.0) == "0 4;1 0;1 1;"
+    assert await shown(since_wall_s=103.0, tail_lines=1) == "1 4;2 4;"
+    assert await shown(since_wall_s=1000.0) == ""
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.floats(1, 100), st.binary(min_size=1, max_size=30)), max_size=20),
+    st.integers(0, 400),
+    st.binary(max_size=20),
+)
+async def test_an_index_cut_or_spoilt_anywhere_never_loses_or_reorders_a_line(
+    writes: list[tuple[int, float, bytes]], cut_at: int, foreign: bytes
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        written: dict[int, bytes] = defaultdict(bytes)
+        pieces: dict[int, list[tuple[float, bytes]]] = defaultdict(list)
+        for rank, read_s, data in writes:
+            written[rank] += data
+            pieces[rank].append((read_s, data))
+        for rank in pieces:
+            write_at(folder, 0, rank, "out", *pieces[rank])
+        if 0 in pieces:
+            index = times_path(stream_path(folder, 0, 0, "out"))
+            index.write_bytes(index.read_bytes()[:cut_at] + foreign)
+        sent: dict[int, bytes] = defaultdict(bytes)
+        for chunk in await read_past(folder, EVERYTHING):
+            sent[chunk.rank] += chunk.data
+            assert all(0 <= offset < len(chunk.data) for offset, _ in chunk.times)
+        assert sent == written
+
+
+async def test_a_follower_from_a_time_on_sees_all_that_comes(tmp_path: Path) -> None:
+    write_at(tmp_path, 0, 0, "out", (10.0, b"old\n"), (20.0, b"seen\n"))
+    async with following(tmp_path, LogSelection(since_wall_s=20.0, tail_lines=None)) as follower:
+        assert await follower.next() == (0, 0, "out", b"seen\n")
+        write_at(tmp_path, 0, 1, "err", (5.0, b"new, though its clock is wrong\n"))
+        assert await follower.next() == (0, 1, "err", b"new, though its clock is wrong\n")
+        follower.is_over = True
+    assert follower.rest() == []
 
 
 async def test_a_mebibyte_without_newline_comes_in_pieces_and_bytes_stay_bytes(tmp_path: Path) -> None:
@@ -203,6 +341,26 @@ async def test_a_follower_sees_the_last_lines_and_then_what_comes_in_new_files_a
     assert follower.rest() == []
 
 
+async def test_a_follower_is_told_of_an_event_after_what_was_written_before_it(tmp_path: Path) -> None:
+    shown: list[bytes] = []
+    told = Told(shown)
+    follower = Follower(told, shown)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        tasks.create_task(follower.run(tmp_path, EVERYTHING))
+        told.events = [(-1, 1.0, b"<accepted")]
+        await wait_for("an event before there is output", lambda: shown)
+        for generation in range(3):
+            write(tmp_path, generation, 0, "out", b"begin %d\n" % generation)
+            await follower.next()
+            write(tmp_path, generation, 1, "err", b"last words %d\n" % generation)
+            told.events += [(generation, 1.0, b"<ended %d" % generation)]
+            follower.generation = generation + 1
+            await follower.next()
+        follower.is_over = True
+    told_of = [(b"begin %d\n" % number, b"last words %d\n" % number, b"<ended %d" % number) for number in range(3)]
+    assert shown == [b"<accepted", *(text for of_one in told_of for text in of_one)]
+
+
 async def test_a_run_that_has_written_nothing_yet_can_be_followed(tmp_path: Path) -> None:
     async with following(tmp_path / "run", LogSelection()) as follower:
         write(tmp_path / "run", 0, 0, "out", b"at last\n")
@@ -245,7 +403,7 @@ async def test_following_one_generation_ends_with_it(tmp_path: Path) -> None:
         write(tmp_path, 2, 0, "out", b"future\n")
         follower.generation = 2
     assert follower.rest() == [(1, 0, "out", b"end\n")]
-    async with following(tmp_path, LogSelection(generation=-1)) as follower:
+    async with following(tmp_path, LogSelection(generation=1)) as follower:
         follower.generation = 2
     assert follower.rest() == [(1, 0, "out", b"present\nend\n")]
 

@@ -1,11 +1,16 @@
 """Where a supd of a test may have to live: as an ordinary user, or where control groups are out of reach."""
 
+import contextlib
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import protocol
+from supervisor.shell.cgroup import Mount, parse_memberships, parse_mounts
 
 NOBODY = 65534
 
@@ -46,6 +51,43 @@ def without_cgroups() -> tuple[str, ...]:
         mount -o remount,bind,ro "$place"
     done"""
     return _in_mount_namespace([remount])
+
+
+@contextlib.contextmanager
+def with_cpu_quota(cpus: float) -> Iterator[tuple[str, ...]]:
+    """What to put in front of a command so that it may use so many CPUs' time, by a cgroup of v1 or v2 of its own.
+
+    Skips the test where none can be made: it takes root, and in v2 a group that has no processes of its own.
+    """
+    own = parse_memberships(Path("/proc/self/cgroup").read_text())
+    mounts = [m for m in parse_mounts(Path("/proc/self/mountinfo").read_text()) if m.is_v2 or "cpu" in m.controllers]
+    group = next(filter(None, (_quota_group(mount, own, cpus) for mount in mounts)), None)
+    if group is None:
+        pytest.skip("no CPU controller lets us make a group with a quota")
+    try:
+        yield "sh", "-euc", f'echo $$ > "{group}/cgroup.procs"; exec "$@"', "sh"
+    finally:
+        group.rmdir()
+
+
+def _quota_group(mount: Mount, own: dict[str, str], cpus: float) -> Path | None:
+    above = mount.folder(own.get("" if mount.is_v2 else "cpu", ""))
+    if above is None:
+        return None
+    group = Path(above, f"supd-test-{os.getpid()}")
+    try:
+        if mount.is_v2:
+            Path(above, "cgroup.subtree_control").write_text("+cpu")
+        group.mkdir()
+    except OSError:
+        return None
+    try:
+        name, period_us = ("cpu.max" if mount.is_v2 else "cpu.cfs_quota_us"), 100_000
+        (group / name).write_text(f"{int(cpus * period_us)}" + (f" {period_us}" if mount.is_v2 else ""))
+    except OSError:
+        group.rmdir()
+        return None
+    return group
 
 
 def _in_mount_namespace(commands: list[str], then: str = "") -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from supervisor.daemon import beats_dir
 from supervisor.shell.cgroup import group_name, remove_cgroup
 from supervisor.shell.clock import boot_s
 
@@ -24,11 +25,11 @@ MARKER = "TEST_OF_SUPD"  # no SUPD_ in front: workers do not inherit what begins
 
 
 def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = TIMEOUT_S) -> T:
-    """Look again and again until there is something to see (anything but None and False); returns it."""
+    """Look again and again until there is something to see (anything but None, False and an empty list)."""
     give_up_s = boot_s() + timeout_s
     while True:
         seen = look()
-        if seen is not None and seen is not False:
+        if seen is not None and seen is not False and seen != []:
             return seen
         assert boot_s() < give_up_s, f"waited {timeout_s:g} s for {what}"
         time.sleep(0.01)  # noqa: TID251  # the one place where tests wait
@@ -122,6 +123,7 @@ class Supd:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             for lock in (self.state / "runners").glob("*.lock"):
+                beats_dir.remove(None, lock.stem)
                 group = lock.read_text()
                 if group.endswith(group_name(lock.stem)):
                     wait_for(f"{group} to be empty", functools.partial(remove_cgroup, group))

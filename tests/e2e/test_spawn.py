@@ -45,15 +45,23 @@ def test_a_program_that_cannot_be_executed_fails_the_run_with_path_and_reason(
     supd: Supd, first_line: str, mode: int, reason: str
 ) -> None:
     path = program(supd, first_line, mode)
-    status, ranks = finished(supd, command_job(supd, "cannot", [path], nproc=3), "failed")
+    job = command_job(supd, "cannot", ["program"], nproc=3, run=f"env = {{ PATH = '{supd.folder}:/{{run}}' }}")
+    status, ranks = finished(supd, job, "failed")
     assert_it_ended_at_once(supd, status, path, reason)
     assert all(r["pid"] is None for r in ranks)
 
 
-@pytest.mark.parametrize("name", ["/no/such/program", "no-such-program"])
-def test_a_program_that_is_not_there_fails_the_run_with_path_and_reason(supd: Supd, name: str) -> None:
-    status, _ = finished(supd, command_job(supd, "missing", [name], nproc=3), "failed")
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [("./no-such-program", 'workdir = "${SUPD_JOB}"'), ("no-such-program", 'env = { PATH = "/no/such/{run}" }')],
+)
+def test_a_program_that_is_not_there_fails_the_run_with_path_and_reason(supd: Supd, name: str, run: str) -> None:
+    """Where only the launch can know: else such a job is not taken."""
+    Path(supd.folder, "missing").mkdir()
+    status, _ = finished(supd, command_job(supd, "missing", [name], nproc=3, run=run), "failed")
     assert_it_ended_at_once(supd, status, name, "not found")
+    done = supd.supctl("start", str(command_job(supd, "known", [name])), check=False)
+    assert (done.returncode, "error[J403]" in done.stderr) == (INVALID, True)
 
 
 def test_no_other_rank_is_left_waiting_for_the_one_that_could_not_be_spawned(supd: Supd) -> None:

@@ -16,6 +16,7 @@ import pytest
 from supervisor.logs import disk
 from supervisor.logs.disk import DiskThread, LogFile
 from supervisor.logs.segments import LogWriter, stream_path
+from supervisor.logs.times import Times
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,25 @@ def test_a_full_disk_costs_output_and_the_file_says_exactly_how_much(small_disk:
     assert content.endswith(b"]\n")
 
 
+def test_on_a_full_disk_no_line_gets_the_time_of_another(
+    small_disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "RETRY_AFTER_S", 0.0)
+    path = small_disk.folder / "rank"
+    file = log_file(path)
+    file.write(b"one\n", [(0, 1.0)])
+    file.write(b"x" * (2 << 20), [(0, 2.0), (3 << 19, 3.0)])
+    small_disk.grow()
+    file.write(b"no mark\nmark\n", [(8, 4.0)])
+    file.close()
+    content = path.read_bytes()
+    with Times(path) as times:
+        marks = times.between(0, len(content))
+    notice_at = content.index(b"\n[supd: ")
+    assert content[notice_at:].endswith(b"]\nno mark\nmark\n")
+    assert marks == [(0, 1.0), (4, 2.0), (notice_at, 0.0), (len(content) - 5, 4.0)]
+
+
 def test_a_disk_that_has_room_again_is_written_again_behind_the_notice(
     small_disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,11 +154,13 @@ def test_a_file_that_was_removed_or_renamed_is_made_again(tmp_path: Path, monkey
     monkeypatch.setattr(disk, "CHECK_EVERY_S", 0.0)
     path = tmp_path / "gen" / "rank"
     file = log_file(path)
-    file.write(b"one\n")
+    file.write(b"one\n", [(0, 1.0)])
     path.rename(tmp_path / "old")
-    file.write(b"two\n")
+    file.write(b"two\n", [(0, 2.0)])
     assert (tmp_path / "old").read_bytes() == b"one\n"
     assert path.read_bytes() == b"two\n"
+    with Times(path) as times:
+        assert times.between(0, 4) == [(0, 2.0)]
     shutil.rmtree(path.parent)
     file.write(b"three\n")
     file.close()
@@ -149,16 +171,20 @@ def test_everything_queued_for_a_file_is_written_in_order_before_it_is_closed(tm
     thread = DiskThread(1 << 30, lambda: None)
     files = [log_file(tmp_path / f"rank-{rank}") for rank in range(3)]
     expected = b"".join(b"%d\n" % number * 1000 for number in range(1000))  # several slices
+    marks = [(expected.index(b"\n%d\n" % number) + 1, float(number)) for number in range(1, 1000)]
     closed = [threading.Event() for _ in files]
     for number in range(1000):
         for file in files:
-            thread.put(file, b"%d\n" % number * 1000)
+            thread.put(file, b"%d\n" % number * 1000, number or None)
     for file, event in zip(files, closed, strict=True):
         thread.close(file, event.set)
     assert all(event.wait(10) for event in closed)
     assert all((tmp_path / f"rank-{rank}").read_bytes() == expected for rank in range(3))
     thread.stop(10)
     assert thread.queued_bytes == 0
+    for rank in range(3):
+        with Times(tmp_path / f"rank-{rank}") as times:
+            assert times.between(0, len(expected)) == marks
 
 
 async def test_a_rank_on_a_full_disk_runs_on_and_the_file_says_what_is_missing(small_disk: SmallDisk) -> None:

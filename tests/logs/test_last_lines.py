@@ -28,3 +28,12 @@ def test_bytes_behind_the_last_newline_count_as_a_line() -> None:
     kept = LastLines()
     kept.feed(b"first\nlast words")
     assert kept.get() == (b"first", b"last words")
+
+
+def test_more_lines_are_kept_from_the_moment_on_at_which_they_are_asked_for() -> None:
+    kept = LastLines()
+    kept.feed(b"".join(b"%d\n" % number for number in range(100)))
+    kept.keep_more()
+    assert kept.get() == tuple(b"%d" % number for number in range(80, 100))
+    kept.feed(b"".join(b"%d\n" % number for number in range(100, 400)))
+    assert kept.get() == tuple(b"%d" % number for number in range(200, 400))

@@ -42,6 +42,35 @@ def test_reading_begins_at_the_last_lines_wherever_blocks_end(pieces: list[bytes
         assert rest_of(FileTail(path, from_end_lines=lines)) == expected
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([b"\n", b"a\n", b"bc\n", b"x" * (BLOCK_BYTES - 1), b"y" * 10]), max_size=8),
+    st.none() | st.integers(0, 2 * BLOCK_BYTES),
+    st.none() | st.integers(0, 2 * BLOCK_BYTES),
+    st.none() | st.integers(0, 3),
+)
+def test_a_part_of_a_file_is_read_in_whole_lines(
+    pieces: list[bytes], start: int | None, end: int | None, lines: int | None
+) -> None:
+    content = b"".join(pieces)
+    ends = [at + 1 for at, byte in enumerate(content) if byte == ord("\n")]
+    if content and not content.endswith(b"\n"):
+        ends.append(len(content))
+    begins = [0, *ends[:-1]]
+    chosen = [
+        content[a:b]
+        for a, b in zip(begins, ends, strict=False)
+        if start is not None and b > start and (end is None or end >= len(content) or b <= end)
+    ]
+    if lines is not None:
+        chosen = chosen[max(len(chosen) - lines, 0) :]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rank"
+        path.write_bytes(content)
+        tail = FileTail(path, from_end_lines=lines, start=start, end=end)
+        assert tail.read(tail.unread_bytes()) == b"".join(chosen)
+
+
 def test_the_last_lines_of_a_huge_line_are_not_looked_for_for_ever(tmp_path: Path) -> None:
     path = tmp_path / "rank"
     with path.open("wb") as file:

@@ -22,10 +22,11 @@ from supervisor.logs.segments import (
     generation_dir,
     generations,
     make_generation_dir,
-    ranks,
     stream_path,
     streams,
 )
+from supervisor.logs.times import MARK_EVERY_S, Times
+from supervisor.shell.clock import wall_s
 
 SLACK_BYTES = 1 << 20
 """What may be on its way besides the queue: a pipe, and what is read at once."""
@@ -38,10 +39,11 @@ def rank_pipe(
     *,
     generation: int = 0,
     on_first_byte: Callable[[], None] | None = None,
+    on_data: Callable[[bytes], None] | None = None,
 ) -> int:
     """Open a rank's stream; the write end of its pipe."""
     read_end, write_end = os.pipe()
-    writer.open(generation, rank, stream, read_end, on_first_byte)
+    writer.open(generation, rank, stream, read_end, on_first_byte, on_data)
     return write_end
 
 
@@ -78,9 +80,8 @@ def test_listings_are_in_order_of_number_and_skip_what_is_not_ours(tmp_path: Pat
         stream_path(tmp_path, 9, rank, name).touch()
     (generation_dir(tmp_path, 9) / "core").touch()
     assert generations(tmp_path) == [0, 9, 10000]
-    assert ranks(tmp_path, 9) == [2, 100000]
     assert streams(tmp_path, 9) == [(2, "out"), (2, "err"), (100000, "out")]
-    assert (generations(tmp_path / "none"), ranks(tmp_path, 1)) == ([], [])
+    assert (generations(tmp_path / "none"), streams(tmp_path, 1)) == ([], [])
 
 
 def test_latest_points_at_the_newest_generation_only(tmp_path: Path) -> None:
@@ -204,6 +205,38 @@ async def test_the_first_byte_is_told_once_and_nothing_is_no_byte(tmp_path: Path
     assert told == [1]
 
 
+async def test_who_taps_a_stream_is_given_every_byte_in_order(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path)
+    tapped = bytearray()
+    output = b"".join(b"line %d\n" % number for number in range(50_000))
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(write_all, rank_pipe(writer, on_data=tapped.extend), output)
+    assert await writer.finish(0)
+    writer.close()
+    assert tapped == output
+
+
+async def test_each_byte_has_the_time_at_which_it_was_read(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path)
+    pipe = rank_pipe(writer)
+    written: list[tuple[float, float]] = []
+    for _ in range(3):
+        before_s = wall_s()
+        os.write(pipe, b"a line of its own\n")
+        await writer.drain(0)
+        written.append((before_s, wall_s()))
+        await asyncio.sleep(MARK_EVERY_S)  # what comes sooner shares its time
+    os.close(pipe)
+    assert await writer.finish(0)
+    writer.close()
+    path = stream_path(tmp_path, 0, 0, "out")
+    with Times(path) as times:
+        marks = times.between(0, path.stat().st_size)
+    assert [offset for offset, _ in marks] == [0, 18, 36]
+    for (_, read_s), (before_s, after_s) in zip(marks, written, strict=True):
+        assert before_s - 1e-6 <= read_s <= after_s + 1e-6
+
+
 # --- the end of ranks and generations ----------------------------------------------------------------------------
 
 
@@ -235,11 +268,15 @@ async def test_a_grandchild_that_holds_the_pipe_delays_nobody_and_can_still_writ
 async def test_the_last_words_are_known_after_drain_and_kept_until_the_next_generation(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path)
     pipe = rank_pipe(writer, 0, "err")
-    os.write(pipe, b"".join(b"line %d\n" % number for number in range(100)) + b"Killed")
+    os.write(pipe, b"".join(b"line %d\n" % number for number in range(100)))
+    await writer.drain(0)
+    assert writer.tail(0, "err") == tuple(b"line %d" % number for number in range(80, 100))
+    writer.keep_more(0, "err")
+    writer.keep_more(7, "err")
+    os.write(pipe, b"".join(b"line %d\n" % number for number in range(100, 300)) + b"Killed")
     await writer.drain(0)
     os.close(pipe)
-    expected = (*(b"line %d" % number for number in range(81, 100)), b"Killed")
-    assert writer.tail(0, "err") == expected
+    expected = (*(b"line %d" % number for number in range(101, 300)), b"Killed")
     assert await writer.finish(0)
     assert writer.tail(0, "err") == expected
     os.close(rank_pipe(writer, 0, "err", generation=1))

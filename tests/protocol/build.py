@@ -3,7 +3,17 @@
 from typing import Any
 
 from protocol.job import Job, JobSpec, RestartTable, RunTable, StopTable, Submitter, TopologyTable
-from protocol.messages.member import Assignment, Offer, Part, RankExit, RankReport, Renewal
+from protocol.messages.member import (
+    Assignment,
+    Offer,
+    Part,
+    RankExit,
+    RankReport,
+    Renewal,
+    Stall,
+    StallAction,
+    StallState,
+)
 
 PORT = 4000
 
@@ -69,9 +79,24 @@ def exited(
     return RankExit(code=code, signal=signal, order=order, stopped_by_us=by_us, **given | more)
 
 
-def rank(number: int, exit: RankExit | None = None, *, started: bool = True, first: int = 0) -> RankReport:
+def rank(number: int, exit: RankExit | None = None, *, started: bool = True, first: int = 0, **more: Any) -> RankReport:
     """One rank of a report; its pid is 100 + its number."""
-    return RankReport(rank=number, local_rank=number - first, pid=100 + number, started=started, exit=exit)
+    return RankReport(rank=number, local_rank=number - first, pid=100 + number, started=started, exit=exit, **more)
+
+
+def stalled(
+    number: int,
+    exit: RankExit | None = None,
+    *,
+    state: str = "alive",
+    action: str = "restart",
+    silent_s: float = 10.3,
+    setting: str = "hang.step_timeout",
+    **more: Any,
+) -> RankReport:
+    """A rank that has passed a limit of 10 s."""
+    stall = Stall(state=StallState(state), silent_s=silent_s, limit_s=10.0, setting=setting, action=StallAction(action))
+    return rank(number, exit, stall=stall, **more)
 
 
 def renewal(number: int, part: Part, generation: int = 0, *ranks: RankReport, **more: Any) -> Renewal:

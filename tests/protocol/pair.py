@@ -15,7 +15,8 @@ from protocol import member_events as m
 from protocol.coordinator import Coordinator
 from protocol.job import JobSpec
 from protocol.member import Member
-from protocol.messages.member import Answer, Assignment, Offer, RankExit, Renewal
+from protocol.messages.member import Answer, Assignment, Offer, RankExit, Renewal, StallState
+from protocol.signals import SIGABRT, SIGKILL
 
 NODE = "n1"
 NPROC = 2
@@ -28,6 +29,8 @@ class Runner:
     incarnation: str
     member: Member
     workers: set[tuple[int, int]] = field(default_factory=set)  # (generation, rank) of living main processes
+    hung: set[tuple[int, int]] = field(default_factory=set)  # those of them that make no progress
+    beats: int = 0
     record: Renewal | None = None
     is_alive: bool = True
 
@@ -175,9 +178,10 @@ class World:
             case m.Spawn(assignment):
                 self._spawn(runner, assignment)
             case m.Signal(rank, number, _):
-                if number == 9 or self.rng.random() < 0.8:  # else it does not listen
-                    generation = runner.member.generation
-                    self.soon(lambda: self.end_worker(runner, generation, rank, signal=number))
+                self._signal(runner, rank, number)
+            case m.Abort(ranks):
+                for rank in ranks:
+                    self._signal(runner, rank, SIGABRT)
             case m.Clear(generation, _):
                 self.soon(lambda: self._cleared(runner, generation))
             case m.LookUpOffer(not_port):
@@ -189,8 +193,18 @@ class World:
                 self.transmit(lambda: self.tell(c.Heard(NODE, runner.incarnation, renewal)))
             case m.End():
                 self.end_runner()
-            case m.TermLeftovers():
+            case m.Look(generation):
+                self.give(runner, m.Looked(generation, self._samples(runner)))
+            case m.Inspect(generation, ranks):
+                states = {rank: StallState.ALIVE for rank in ranks if (generation, rank) in runner.workers}
+                self.give(runner, m.Inspected(generation, states))
+            case m.TermLeftovers() | m.KeepStacks():
                 pass
+
+    def _signal(self, runner: Runner, rank: int, number: int) -> None:
+        if number == SIGKILL or self.rng.random() < 0.8:
+            generation = runner.member.generation
+            self.soon(lambda: self.end_worker(runner, generation, rank, signal=number))
 
     def _spawn(self, runner: Runner, assignment: Assignment) -> None:
         generation = assignment.generation
@@ -202,7 +216,7 @@ class World:
         runner.workers = {(generation, rank) for rank in range(NPROC)}
         self.give(runner, m.Launched(generation, tuple(100 + rank for rank in range(NPROC))))
         for rank in range(NPROC):
-            self.soon(lambda rank=rank: self.give(runner, m.Started(generation, rank)))  # type: ignore[misc]
+            self.soon(lambda rank=rank: self.give(runner, m.Wrote(generation, rank)))  # type: ignore[misc]
 
     def end_worker(self, runner: Runner, generation: int, rank: int, *, signal: int) -> None:
         """A rank's main process ends, if it lives; its runner is told a moment later."""
@@ -212,6 +226,12 @@ class World:
         ended_s = self.now_s
         exit = RankExit(signal=signal, order=0, wall_s=0.0, ran_s=1.0, stopped_by_us=False)
         self.soon(lambda: self.give(runner, m.Exited(generation, rank, exit, ended_s)))
+
+    def _samples(self, runner: Runner) -> dict[int, m.Sample]:
+        runner.beats += 1
+        return {
+            worker[1]: m.Sample(count=1 if worker in runner.hung else 1 + runner.beats) for worker in runner.workers
+        }
 
     def _cleared(self, runner: Runner, generation: int) -> None:
         if runner.is_alive and runner.member.generation == generation and runner.member.part not in m.SETTLED:
@@ -225,6 +245,13 @@ class World:
             generation, rank = self.rng.choice(sorted(self.runner.workers))
             self.faulty.add(generation)
             self.end_worker(self.runner, generation, rank, signal=11)
+
+    def hang_worker(self) -> None:
+        """A rank of the newest generation makes no progress any more."""
+        if self.runner is not None and self.runner.workers:
+            generation, rank = self.rng.choice(sorted(self.runner.workers))
+            self.faulty.add(generation)
+            self.runner.hung.add((generation, rank))
 
     def end_runner(self) -> None:
         """The runner dies, and its guard ends what it had started."""

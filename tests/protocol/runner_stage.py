@@ -13,7 +13,7 @@ from protocol.member_events import (
     Ordered,
     Persist,
     Renew,
-    Started,
+    Wrote,
 )
 from protocol.messages.member import Order, Part, RankExit, Renewal, Run, SpawnFailure, Stop
 from tests.protocol.build import assignment, exited, job_spec, offer
@@ -63,8 +63,8 @@ def launched(stop: StopTable | None = None, generation: int = 0) -> Stage:
 def running(stop: StopTable | None = None, generation: int = 0) -> Stage:
     """Both ranks have started at 2.0."""
     stage = launched(stop, generation)
-    stage.at(2.0, Started(generation, 0))
-    stage.at(2.0, Started(generation, 1))
+    stage.at(2.0, Wrote(generation, 0))
+    stage.at(2.0, Wrote(generation, 1))
     assert stage.part is Part.RUNNING
     return stage
 

@@ -61,10 +61,28 @@ def test_durations_are_seconds(written: str, duration_s: float) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    ["", "s", "-1s", "1 h", "1h 30m", "30m1h", "1s1s", "5M", "1e3s", ".5s", "1.s", "٣s", "9" * 500 + "s", "s1"],
+    ["", "s", "-1s", "30m1h", "1s1s", "1e3s", "30 parsecs", ".5s", "1.s", "٣s", "9" * 500 + "s", "s1"],
 )
 def test_what_is_no_duration_is_told_how_to_write_one(written: str) -> None:
     with pytest.raises(ValueError, match='write a duration like "90s", "1h30m" or "500ms"'):
+        parse_duration_s(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [
+        ("1 h", "1h"),
+        ("1h 30m", "1h30m"),
+        ("5M", "5m"),
+        ("30sec", "30s"),
+        ("2 min", "2m"),
+        ("1 hour, 5 minutes", "1h5m"),
+        ("250 milliseconds", "250ms"),
+        ("3 Days", "3d"),
+    ],
+)
+def test_what_is_nearly_a_duration_is_told_which_one(written: str, near: str) -> None:
+    with pytest.raises(ValueError, match=f'^write "{near}"$'):
         parse_duration_s(written)
 
 
@@ -141,10 +159,22 @@ def test_a_sound_value_comes_in_the_form_the_struct_wants(check: Check, value: o
         (choice("a", "b"), 1, (Kind.TYPE, "1", "`k` must be a string, not an integer", 'write "a" or "b"')),
         (choice("a", "b"), "x", (Kind.CHOICE, '"x"', "`k` is none of its choices", 'write "a" or "b"')),
         (integer(1, 5), True, (Kind.TYPE, "true", "`k` must be an integer, not a boolean", "write 1 to 5")),
-        (integer(1, 5), 2.0, (Kind.TYPE, "2.0", "`k` must be an integer, not a float", "write 1 to 5")),
+        (integer(1, 5), 2.0, (Kind.TYPE, "2.0", "`k` must be an integer, not a float", "write 2")),
+        (integer(1, 5), 2.5, (Kind.TYPE, "2.5", "`k` must be an integer, not a float", "write 1 to 5")),
+        (integer(1, 5), 1e6, (Kind.TYPE, "1000000.0", "`k` must be an integer, not a float", "write 1 to 5")),
+        (
+            integer(0, MAX_INT),
+            1e6,
+            (Kind.TYPE, "1000000.0", "`k` must be an integer, not a float", "write 1000000"),
+        ),
         (integer(1, 5), "4", (Kind.TYPE, '"4"', "`k` must be an integer, not a string", "write 4 without quotes")),
         (integer(1, 5), 6, (Kind.RANGE, "6", "`k` is out of range", "write 1 to 5")),
         (integer(0, MAX_INT), -2, (Kind.RANGE, "-2", "`k` is out of range", "write 0 or more")),
+        (
+            integer(0, MAX_INT, "unlimited"),
+            10**22,
+            (Kind.RANGE, "more than 64 bits", "`k` is out of range", f'write 0 to {MAX_INT} or "unlimited"'),
+        ),
         pytest.param(
             integer(0, 9),
             1 << 90_000,
@@ -154,6 +184,27 @@ def test_a_sound_value_comes_in_the_form_the_struct_wants(check: Check, value: o
         (integer(1, 5, "auto"), "auot", (Kind.CHOICE, '"auot"', "`k` is none of its choices", 'did you mean "auto"?')),
         (integer(1, 5, "auto"), "x", (Kind.CHOICE, '"x"', "`k` is none of its choices", 'write 1 to 5 or "auto"')),
         (array_of(string), "x", (Kind.TYPE, '"x"', "`k` must be an array, not a string", 'write ["x"]')),
+        *(
+            (array_of(string), written, (Kind.TYPE, f'"{written}"', "`k` must be an array, not a string", hint))
+            for written, hint in [
+                ("--lr 3", 'write ["--lr", "3"]'),
+                ("python t.py --x 'a b'", 'write ["python", "t.py", "--x", "a b"]'),
+                ("it's", 'write ["it\'s"]'),
+                ("", 'write [""]'),
+            ]
+        ),
+        (array_of(integer(1, 9)), "2, 3", (Kind.TYPE, '"2, 3"', "`k` must be an array, not a string", "write [2, 3]")),
+        (array_of(integer(1, 9)), "two", (Kind.TYPE, '"two"', "`k` must be an array, not a string", "write […]")),
+        (
+            duration_or_off,
+            False,
+            (
+                Kind.TYPE,
+                "false",
+                "`k` must be a string, not a boolean",
+                'write it like "300s" or "5m", or "off"',
+            ),
+        ),
         (array_of(string), {}, (Kind.TYPE, "", "`k` must be an array, not a table", "write […]")),
         (
             array_of(string),

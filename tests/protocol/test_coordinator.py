@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.coordinator import GENERATION_MAX, RUNNER_ATTEMPTS_MAX, RUNNER_RETRY_S
+from protocol.coordinator import GENERATION_MAX
 from protocol.coordinator_events import (
     EnsureRunner,
     Note,
@@ -18,6 +18,7 @@ from protocol.coordinator_events import (
 from protocol.job import RestartTable
 from protocol.messages.member import Part, Release, Run, SpawnFailure, Stop, Wait
 from protocol.restart import Ledger
+from protocol.runner_starts import RUNNER_ATTEMPTS_MAX, RUNNER_RETRY_S
 from tests.protocol.build import assignment, exited, job_spec, offer, rank
 from tests.protocol.fleet import (
     CRASHED,

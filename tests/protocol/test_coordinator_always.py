@@ -24,8 +24,8 @@ from protocol.coordinator_events import (
 )
 from protocol.job import RestartTable, StopTable
 from protocol.messages import encode
-from protocol.messages.member import Offer, Part, RankExit, RankReport, Renewal, SpawnFailure
-from tests.protocol.build import job_spec
+from protocol.messages.member import Offer, Part, RankExit, RankReport, Renewal, SpawnFailure, Stall
+from tests.protocol.build import job_spec, rank, stalled
 from tests.protocol.fleet import (
     CRASHED,
     CRASHED_AND_GONE,
@@ -178,7 +178,24 @@ EXITS = st.builds(
     oom=st.sampled_from(["", "limit"]),
     stderr_tail=st.just((b"\xff",)),
 )
-REPORTS = st.builds(RankReport, rank=INTS, local_rank=INTS, pid=INTS, started=st.booleans(), exit=st.none() | EXITS)
+HUNG = (stalled(0, step=3), rank(1))
+WARNED = (stalled(0, action="warn"), rank(1))
+WORDS = st.sampled_from(["", "warn", "restart", "fail", "alive", "stopped", "\udcff\n" * 300])
+STALLS = st.builds(Stall, silent_s=FLOATS, limit_s=FLOATS, setting=WORDS)  # hypothesis knows the rest by its type
+REPORTS = st.builds(
+    RankReport,
+    rank=INTS,
+    local_rank=INTS,
+    pid=INTS,
+    started=st.booleans(),
+    exit=st.none() | EXITS,
+    step=st.none() | INTS,
+    total_steps=st.none() | INTS,
+    loss=st.none() | FLOATS,
+    phase=WORDS,
+    silent_s=st.none() | FLOATS,
+    stall=st.none() | STALLS,
+)
 RENEWALS = st.one_of(
     st.builds(
         Renewal,
@@ -186,7 +203,7 @@ RENEWALS = st.one_of(
         generation=GENERATIONS,
         part=st.sampled_from(Part),
         ranks=st.lists(REPORTS, max_size=3).map(tuple)
-        | st.sampled_from([CRASHED, CRASHED_AND_GONE, FINISHED, started()]),
+        | st.sampled_from([CRASHED, CRASHED_AND_GONE, FINISHED, started(), HUNG, WARNED]),
         spawn_failure=st.none() | st.builds(SpawnFailure, rank=INTS, path=st.just("/x"), reason=st.just("no")),
         stuck_pids=st.lists(INTS, max_size=2).map(tuple),
         saved_step=st.none() | INTS,

@@ -20,17 +20,10 @@ def test_a_stream_cut_anywhere_gives_the_same_payloads(payloads: list[bytes], cu
     for start, end in pairwise(places):
         got += decoder.feed(stream[start:end])
     assert got == payloads
-    assert decoder.is_between_frames
 
 
 def test_a_frame_is_its_length_in_four_bytes_big_endian_and_the_payload() -> None:
     assert encode_frame(b"ab") == b"\0\0\0\x02ab"
-
-
-def test_a_stream_that_ends_within_a_frame_is_not_between_frames() -> None:
-    decoder = FrameDecoder()
-    assert decoder.feed(encode_frame(b"one") + encode_frame(b"two")[:-1]) == [b"one"]
-    assert not decoder.is_between_frames
 
 
 def test_the_largest_frame_passes_and_one_byte_more_is_refused_on_both_sides() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from protocol.errors import InvalidTransition
 from protocol.lifecycle import (
+    AbortRequested,
     Event,
     Exited,
     Killing,
@@ -20,7 +21,7 @@ from protocol.lifecycle import (
 )
 
 NOW_S = 100.0
-TERM, KILL, USR1 = 15, 9, 10
+TERM, KILL, USR1, ABRT, CONT = 15, 9, 10, 6, 18
 
 STOP = StopRequested(pre_signal=0, pre_wait_s=0.0, signal=TERM, grace_s=30.0)
 STOP_AFTER_SAVE = StopRequested(pre_signal=USR1, pre_wait_s=60.0, signal=TERM, grace_s=30.0)
@@ -32,14 +33,17 @@ WARNED_DUE = Warned(term_at_s=NOW_S, signal=TERM, grace_s=30.0)
 TERMINATING = Terminating(kill_at_s=120.0)
 TERMINATING_DUE = Terminating(kill_at_s=NOW_S)
 
+ABORT = AbortRequested(grace_s=30.0)
+
 STATES: list[State] = [Running(), WARNED, WARNED_DUE, TERMINATING, TERMINATING_DUE, Killing(), Exited()]
-EVENTS: list[Event] = [STOP, STOP_AFTER_SAVE, STOP_NOW, SHORT_STOP, Reaped(), Tick()]
+EVENTS: list[Event] = [STOP, STOP_AFTER_SAVE, STOP_NOW, SHORT_STOP, ABORT, Reaped(), Tick()]
 
 STEPS: dict[tuple[State, Event], tuple[State, list[int]]] = {
     (Running(), STOP): (Terminating(130.0), [TERM]),
     (Running(), STOP_AFTER_SAVE): (Warned(160.0, TERM, 30.0), [USR1]),
     (Running(), STOP_NOW): (Killing(), [KILL]),
     (Running(), SHORT_STOP): (Terminating(105.0), [TERM]),
+    (Running(), ABORT): (Terminating(130.0), [ABRT, CONT]),
     (WARNED, STOP_NOW): (Killing(), [KILL]),
     (WARNED, SHORT_STOP): (Warned(150.0, TERM, 5.0), []),
     (WARNED_DUE, STOP_NOW): (Killing(), [KILL]),

@@ -11,6 +11,7 @@ from protocol.member_events import (
     Event,
     Launched,
     Linked,
+    Look,
     LookUpOffer,
     Offered,
     Ordered,
@@ -19,9 +20,9 @@ from protocol.member_events import (
     Saved,
     Signal,
     Spawn,
-    Started,
     TermLeftovers,
     Tick,
+    Wrote,
 )
 from protocol.messages.member import Order, Part, Release, Run, Stop, Wait
 from tests.protocol.build import PORT, assignment, exited, offer, rank, renewal
@@ -59,14 +60,14 @@ def test_ranks_are_reported_as_launched_and_run_once_the_last_has_started() -> N
     stage.told(1.0, Run(assignment=given))
     report = renewal(3, Part.LAUNCHED, 0, rank(0, started=False), rank(1, started=False))
     assert stage.at(1.0, Launched(0, (100, 101))) == [Persist(report), Renew(report)]
-    assert stage.at(2.0, Started(0, 1)) == []
+    assert stage.at(2.0, Wrote(0, 1)) == []
     report = renewal(4, Part.RUNNING, 0, rank(0), rank(1))
-    assert stage.at(2.5, Started(0, 0)) == [Persist(report), Renew(report)]
+    assert stage.at(2.5, Wrote(0, 0)) == [Persist(report), Renew(report)]
 
 
 def test_a_silent_rank_counts_as_started_when_it_has_lived_for_start_after() -> None:
     stage = launched()
-    stage.at(2.0, Started(0, 0))
+    stage.at(2.0, Wrote(0, 0))
     assert renewed(stage.at(10.999, Tick())).part is Part.LAUNCHED
     assert stage.member.deadline_s == 11.0
     assert [e.renewal.part for e in stage.at(11.0, Tick()) if isinstance(e, Renew)] == [Part.RUNNING]
@@ -194,8 +195,8 @@ def test_a_stop_of_a_later_generation_ends_the_present_one_first() -> None:
 def test_what_a_rank_of_a_past_generation_started_is_forgotten() -> None:
     """R5."""
     stage = launched(generation=1)
-    stage.at(2.0, Started(0, 0))
-    stage.at(2.0, Started(1, 7))
+    stage.at(2.0, Wrote(0, 0))
+    stage.at(2.0, Wrote(1, 7))
     assert stage.member.report().ranks == (rank(0, started=False), rank(1, started=False))
 
 
@@ -269,7 +270,7 @@ def test_a_runner_alone_never_ends_while_its_ranks_run_nor_once_it_is_linked_aga
 def test_the_whole_state_is_reported_every_second_and_at_every_new_link() -> None:
     stage = running()
     number = stage.member.report().number
-    assert stage.at(3.0, Tick()) == [Renew(renewal(number + 1, Part.RUNNING, 0, rank(0), rank(1)))]
+    assert stage.at(3.0, Tick()) == [Look(0), Renew(renewal(number + 1, Part.RUNNING, 0, rank(0), rank(1)))]
     assert stage.member.deadline_s == 4.0
     assert stage.at(3.5, Linked(up=True)) == [Renew(renewal(number + 2, Part.RUNNING, 0, rank(0), rank(1)))]
 
@@ -278,7 +279,7 @@ def test_a_checkpoint_is_in_the_next_report_and_on_disk_before_it() -> None:
     stage = running()
     assert stage.at(2.5, Saved(400)) == []
     report = renewal(stage.member.report().number + 1, Part.RUNNING, 0, rank(0), rank(1), saved_step=400)
-    assert stage.at(3.0, Tick()) == [Persist(report), Renew(report)]
+    assert stage.at(3.0, Tick()) == [Look(0), Persist(report), Renew(report)]
 
 
 def test_an_exit_during_a_stop_is_on_disk_before_it_is_told() -> None:

@@ -1,15 +1,16 @@
 """Coordinator and runner back to back: what must never happen, what must happen, and that these tests would notice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import Effect, Event, Persist, Phase, StopRequested
-from protocol.job import JobSpec, RestartTable, RunTable, StopTable, TopologyTable
+from protocol.health import Health
+from protocol.job import HangTable, JobSpec, RestartTable, RunTable, StopTable, TopologyTable
 from protocol.member import Member
 from protocol.member_events import SETTLED
-from protocol.messages.member import Part
+from protocol.messages.member import Assignment, Part, StallAction
 from tests.protocol.pair import NPROC, Net, World
 
 SPEC = JobSpec(
@@ -18,6 +19,8 @@ SPEC = JobSpec(
     topology=TopologyTable(nproc_per_node=NPROC),
     restart=RestartTable(max_restarts=-1, backoff_s=0.5, backoff_max_s=2.0, on_startup_failure="restart"),
     stop=StopTable(grace_s=2.0),
+    hang=HangTable(step_timeout_s=1.0),
+    origins={"hang.step_timeout": "file"},
 )
 RECOVERY_S = 60.0
 """R7: 60 s + grace + backoff is the bound; here a kind network and short times need less."""
@@ -31,7 +34,13 @@ def trouble(seed: int, faults: int = 12) -> World:
     for _ in range(faults):
         world.run_for(world.rng.choice((0.05, 0.5, 3.0)))
         fault = world.rng.choice(
-            (world.crash_worker, world.crash_worker, world.end_runner, world.restart_coordinator, world.restart_run)
+            (
+                world.crash_worker,
+                world.hang_worker,
+                world.end_runner,
+                world.restart_coordinator,
+                world.restart_run,
+            )
         )
         fault()
     world.run_for(5.0)  # a coordinator that is away comes back
@@ -45,6 +54,8 @@ def is_running(world: World) -> bool:
     member = world.runner.member if world.runner is not None else None
     return (
         world.coordinator.phase is Phase.RUNNING
+        and world.runner is not None
+        and not world.runner.hung & world.runner.workers
         and member is not None
         and (member.part, member.generation) == (Part.RUNNING, world.coordinator.generation)
     )
@@ -128,7 +139,24 @@ def does_not_look_at_the_clock_in_a_backoff_after_a_restart(patch: pytest.Monkey
     patch.setattr(Coordinator, "_on_opened", lambda self, now_s: self._ensure_runners())
 
 
+def only_ever_warns_of_a_hang(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Health, "_action", lambda self, limit: StallAction.WARN)
+
+
+def carries_silence_into_the_next_generation(patch: pytest.MonkeyPatch) -> None:
+    begin = Health.begin
+
+    def begin_with_what_was(self: Health, assignment: Assignment, ranks: Iterable[int], now_s: float) -> None:
+        before = dict(self.ranks)
+        begin(self, assignment, ranks, now_s)
+        self.ranks |= before
+
+    patch.setattr(Health, "begin", begin_with_what_was)
+
+
 MUTANTS = [
+    only_ever_warns_of_a_hang,
+    carries_silence_into_the_next_generation,
     takes_a_generation_that_is_stopping_for_gone,
     does_not_answer_a_stop_of_what_it_never_launched,
     takes_reports_of_past_generations_for_the_present,

@@ -102,6 +102,34 @@ def test_what_the_submitter_has_of_the_contract_does_not_leak_into_a_rank() -> N
     assert (got["RANK"], got["MASTER_PORT"], got["SUPD_RUN"]) == ("1", "4000", "j@1")
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        (None, "/run/python"),
+        ("", "/run/python"),
+        ("/mine", "/mine:/run/python"),
+        ("/mine:", "/mine::/run/python"),  # an empty element is the working directory, and stays where it is
+        (":/mine", ":/mine:/run/python"),
+    ],
+)
+def test_the_package_comes_last_in_pythonpath_and_no_empty_element_with_it(own: str | None, expected: str) -> None:
+    place = seat(package_dir="/run/python")
+    env = {} if own is None else {"PYTHONPATH": own}
+    assert env_of(job_spec(run=RunTable(script="t.py", env=env)), place=place)["PYTHONPATH"] == expected
+    submitter = {"env": {name.encode(): text.encode() for name, text in env.items()}}
+    assert env_of(job_spec(), submitter=submitter, place=place)["PYTHONPATH"] == expected
+
+
+def test_a_folder_that_pythonpath_cannot_name_is_left_out() -> None:
+    spec = job_spec(run=RunTable(script="t.py", env={"PYTHONPATH": "/mine"}))
+    assert env_of(spec, place=seat(package_dir="/a:b"))["PYTHONPATH"] == "/mine"
+
+
+def test_a_rank_is_told_its_heartbeat_page_where_it_has_one() -> None:
+    assert env_of(job_spec(), place=seat(heartbeat="/dev/shm/page"))["SUPD_HEARTBEAT"] == "/dev/shm/page"
+    assert "SUPD_HEARTBEAT" not in env_of(job_spec(), place=seat())
+
+
 # --- threads and devices ---------------------------------------------------------------------------------------------
 
 
@@ -287,6 +315,17 @@ def test_an_env_file_has_names_values_comments_quotes_and_export() -> None:
         {"A": "last", "B": "two words", "C": "q # $x", "D": "d", "E": "", "F": "a=b", "G": "'", "H": "'mixed\""},
         [],
     )
+
+
+@pytest.mark.parametrize("rest", ["", "  # c", '\t# "c"'])
+def test_behind_a_quoted_value_of_an_env_file_a_comment_is_left_out(rest: str) -> None:
+    assert parse_env_file(f"B=\"x 'y'\"{rest}\nC='x \"y\" # z'{rest}") == ({"B": "x 'y'", "C": 'x "y" # z'}, [])
+
+
+@pytest.mark.parametrize("rest", ["#c", " c", "c", '"x"', " # c"])
+def test_anything_else_behind_a_quoted_value_of_an_env_file_is_told(rest: str) -> None:
+    told = [] if rest == " # c" else ["line 1: there is more behind the closing quote of B"]
+    assert parse_env_file(f'B="secret"{rest}')[1] == told
 
 
 def test_only_a_newline_ends_a_line() -> None:

@@ -1,5 +1,7 @@
 """The restart policy: how often, how soon, at whose expense."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,3 +159,36 @@ def test_minus_one_restart_is_no_limit() -> None:
 def test_a_run_that_only_ever_loses_its_runner_is_given_up_in_the_end() -> None:
     decisions = story(TABLE, [failure(infrastructure=True)] * (LOST_IN_A_ROW_MAX + 1))
     assert [type(decision) for decision in decisions] == [*[Again] * LOST_IN_A_ROW_MAX, GiveUp]
+
+
+def lost_port() -> Failure:
+    return dataclasses.replace(failure(started=False), lost_its_port=True)
+
+
+def test_a_lost_port_is_made_good_at_once_and_uncharged_three_times_in_a_row() -> None:
+    """H39, where a failure before the start is retried, and where it is not."""
+    patient = RestartTable(max_restarts=1, on_startup_failure="restart")
+    decisions = story(patient, [lost_port()] * 6)
+    assert [d.charged for d in decisions if isinstance(d, Again)] == [False, False, False, True]
+    assert delays(decisions)[:4] == [0.0, 0.0, 0.0, 0.0]
+    assert decisions[-1] == GiveUp("restart budget spent (1 of 1)")
+    decisions = story(TABLE, [lost_port()] * 4)
+    assert delays(decisions) == [0.0, 0.0, 0.0, None]
+    assert decisions[-1] == GiveUp('it never started, and restart.on_startup_failure is "fail"')
+
+
+def test_lost_ports_are_counted_only_in_a_row_and_make_no_later_wait_longer() -> None:
+    decisions = story(TABLE, [lost_port(), lost_port(), failure(), *[lost_port()] * 3, failure()])
+    assert delays(decisions) == [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.5]
+    assert [d.charged for d in decisions if isinstance(d, Again)] == [False, False, True, False, False, False, True]
+
+
+def test_a_lost_port_does_not_restart_a_run_that_is_never_to_be_restarted() -> None:
+    assert story(RestartTable(policy="never"), [lost_port()]) == [GiveUp('restart.policy is "never"')]
+    table = RestartTable(never_on_exit=(1,))
+    assert story(table, [lost_port()]) == [GiveUp("exit code 1 is in restart.never_on_exit")]
+
+
+def test_a_hang_ends_the_run_where_the_job_wants_that() -> None:
+    ends = dataclasses.replace(failure(), ends_run=True)
+    assert story(TABLE, [ends]) == [GiveUp('hang.action is "fail"')]

@@ -7,24 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.checks import choice, duration, integer, text
-from protocol.tables import (
-    MAX_FILE_BYTES,
-    MAX_KEY_PARTS,
-    MAX_PROBLEMS,
-    Found,
-    Key,
-    Kind,
-    Schema,
-    check_tables,
-    quoted,
-    read_toml,
-)
+from protocol.errors import MAX_PROBLEMS
+from protocol.tables import Found, Key, Kind, Schema, check_tables, quoted
+from protocol.toml_text import MAX_ENTRIES, MAX_FILE_BYTES, MAX_KEY_PARTS, read_toml
 
 SCHEMA = Schema(
-    top={"title": Key(text, is_required=True)},
+    top={"title": Key(text, "string", "", "", is_required=True)},
     tables={
-        "box": {"size": Key(integer(1, 9), is_required=True), "wait": Key(duration, "wait_s")},
-        "lid": {"colour": Key(choice("red", "green"))},
+        "box": {
+            "size": Key(integer(1, 9), "int", "", "", is_required=True),
+            "wait": Key(duration, "duration", "", "", field="wait_s"),
+        },
+        "lid": {"colour": Key(choice("red", "green"), "word", "", "")},
     },
     later={"": ("hinge",), "box": ("depth",)},
 )
@@ -70,6 +64,8 @@ def test_all_problems_are_found_in_one_go_and_in_the_order_of_the_file() -> None
             "unknown key `title` in [lid]",
             "`title` belongs at the top of the file, above the first [table]",
         ),
+        ("SIZE = 3\n[box]\nSiZe = 3", "unknown key `SiZe` in [box]", "did you mean `size`?"),
+        ("BOX.size = 3", "unknown table [BOX]", "did you mean [box]?"),
         ("[lids]", "unknown table [lids]", "did you mean [lid]?"),
         ("[[lids]]", "unknown table [lids]", "did you mean [lid]?"),
         ("[qqq]", "unknown table [qqq]", "there are [box] and [lid]"),
@@ -88,13 +84,23 @@ def test_what_is_not_in_the_schema_is_told_with_what_may_have_been_meant(line: s
 @pytest.mark.parametrize(
     ("data", "kind", "says"),
     [
-        (b"x = ", Kind.NOT_TOML, "at end of document"),
-        (b"x = yes", Kind.NOT_TOML, "line 1"),
-        (b"x = 1\nx = 2\n", Kind.NOT_TOML, "line 2"),
+        (b"x = ", Kind.NOT_TOML, "Invalid value"),
+        (b"x = yes", Kind.NOT_TOML, "Invalid value"),
+        (b"x = 1\nx = 2\n", Kind.NOT_TOML, "Cannot overwrite a value"),
         (b"x = " + b"1" * 5000, Kind.NOT_TOML, "thousands of digits"),
         (b"x = " + b"[" * 100_000, Kind.NOT_TOML, "too deeply"),
         (b"ok = 1\nx = '\xff'", Kind.NOT_UTF8, "line 2"),
         (b"#" * (MAX_FILE_BYTES + 1), Kind.TOO_LARGE, "1 MiB"),
+        (b"#" * 10_000_000, Kind.TOO_LARGE, "1 MiB"),
+        ("näme = 1\n# ok".encode("latin-1"), Kind.NOT_UTF8, "Latin-1"),
+        ("name = 1".encode("utf-16"), Kind.NOT_UTF8, "UTF-16"),
+        ("name = 1".encode("utf-16-le"), Kind.NOT_UTF8, "UTF-16"),
+        (b"\x7fELF" + bytes(range(256)), Kind.NOT_UTF8, "binary"),
+        (b"x = 1\0", Kind.NOT_UTF8, "binary"),
+        (b"[" + b"a." * 70 + b"a]", Kind.NOT_TOML, "64 parts"),
+        (b"x = [" + b"1," * MAX_ENTRIES + b"]", Kind.TOO_LARGE, "20000 keys and items"),
+        (b"x = [" + b"[1]," * (MAX_ENTRIES // 2) + b"]", Kind.TOO_LARGE, "20000 keys and items"),
+        (b"".join(b"[a.b%d]\n" % i for i in range(MAX_ENTRIES)), Kind.TOO_LARGE, "20000 keys and items"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_clear_problem(data: bytes, kind: Kind, says: str) -> None:
@@ -132,7 +138,7 @@ def test_text_with_many_dots_is_no_key() -> None:
 
 
 def test_a_hopeless_file_is_told_at_most_a_hundred_problems() -> None:
-    problems = found_in("".join(f"k{i} = 1\n" for i in range(50_000)))
+    problems = found_in("".join(f"k{i} = 1\n" for i in range(MAX_ENTRIES)))
     assert len(problems) == MAX_PROBLEMS + 1
     assert problems[-1] == ("T005", "", "more than 100 problems", "mend these first; is it the right file?")
 

@@ -98,7 +98,13 @@ STOP = StopRequested(None, now=False, by="me")
         ),
         (backoff, "restarting", "backoff", "the backoff before the next generation to pass", 2.75),
         (after_a_failure, "restarting", "forming", "the runner on a", None),
-        (relaunching, "restarting", "launching", "ranks 0-1 to start (first output, or 10 s alive)", None),
+        (
+            relaunching,
+            "restarting",
+            "launching",
+            "ranks 0-1 to start (first beat where there was one before, else first output, or 10 s alive)",
+            None,
+        ),
         (finished, "succeeded", "succeeded", "", None),
         (with_event(forming, STOP), "stopped", "stopped", "", None),
     ],
@@ -239,6 +245,14 @@ def test_the_ranks_are_left_out_where_nobody_asked_for_them() -> None:
         with_ranks=False,
     )
     assert (status.rank_list, status.ranks_running) == ((), 2)
+
+
+def test_the_beat_of_a_rank_grows_older_while_its_runner_is_silent() -> None:
+    fleet = running()
+    ranks = (rank(0, started=True, silent_s=0.5), rank(1, started=True))
+    fleet.hears(5.0, "a1", Part.RUNNING, 0, *ranks)
+    assert [r.silent_s for r in seen(fleet, silent_s=0.0).rank_list] == [0.5, None]
+    assert [r.silent_s for r in seen(fleet, silent_s=12.0).rank_list] == [12.5, None]
 
 
 def test_a_runner_that_has_not_reported_for_a_while_is_itself_what_is_waited_for() -> None:

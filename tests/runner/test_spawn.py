@@ -227,7 +227,11 @@ def test_a_program_whose_loader_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_arguments_and_environment_that_are_too_large_or_impossible_are_named() -> None:
     path, reason = refusal(command("/bin/true", "x" * 200_000))
-    assert (path, reason) == ("/bin/true", "arguments and environment are too large (200030 bytes)")
+    assert (path, reason) == ("/bin/true", "argument 1 has 200001 bytes, and no single one may have over 131072")
+    reason = refusal(command("/bin/true", env={b"BIG": b"x" * 200_000}))[1]
+    assert reason == "variable BIG has 200005 bytes, and no single one may have over 131072"
+    reason = refusal(command("/bin/true", *["x" * 100_000] * 80))[1]
+    assert reason.startswith("arguments and environment are too large (8000")
     assert refusal(command("/bin/true", "a\0b")) == ("/bin/true", "embedded null byte")
     assert refusal(command("/bin/true", env={b"A=B": b"1"}))[1] == "illegal environment variable name"
 

@@ -1,6 +1,7 @@
 """supd.toml, and where supd's files are."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import stat
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import ConfigInvalid
+from protocol.tables import Found
 from supervisor.shell.config import SCHEMA, Config, load_config
 from supervisor.shell.paths import (
     MAX_SOCKET_PATH_BYTES,
@@ -43,7 +45,7 @@ def problems_of(folder: Path, content: str) -> list[tuple[str, str, str, str]]:
 def test_without_a_file_every_key_has_its_default(tmp_path: Path) -> None:
     state = Path("/home/me/.local/state/supd", host_name())
     assert load_config(None, {"HOME": "/home/me", "TMPDIR": str(tmp_path)}) == Config(
-        source=None,
+        found=Found("S"),
         node=host_name(),
         control=tmp_path / f"supd-{UID}" / "control.sock",
         peer=("127.0.0.1", 29410),
@@ -88,7 +90,7 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         """,
     )
     assert config == Config(
-        source=tmp_path / "supd.toml",
+        found=Found("S"),
         node="gpu-01",
         control=Path("/home/me/c.sock"),
         peer=("::1", 0),
@@ -108,11 +110,11 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
 
 def test_the_users_own_file_is_read_where_there_is_one(tmp_path: Path) -> None:
     environ = {"HOME": "/home/me", "XDG_CONFIG_HOME": str(tmp_path)}
-    assert load_config(None, environ).source is None
+    assert load_config(None, environ).node == host_name()
     own = tmp_path / "supd" / "supd.toml"
     own.parent.mkdir()
     own.write_text('[node]\nname = "mine"\n')
-    assert (load_config(None, environ).source, load_config(None, environ).node) == (own, "mine")
+    assert load_config(None, environ).node == "mine"
     other = tmp_path / "other.toml"
     other.write_text("")
     assert load_config(other, environ).node == host_name()
@@ -206,18 +208,14 @@ def test_any_bytes_are_a_configuration_or_config_invalid(tmp_path_factory: pytes
 def test_the_template_lists_every_key_with_its_default(tmp_path: Path) -> None:
     template = (ROOT / "conf" / "supd.toml").read_text()
     assert loaded(tmp_path, template) == loaded(tmp_path, "")
-    # A comment that is a setting, and nothing else, begins with "# key =".
-    assert _keys(template, r"# (\w+) = ") == _keys_of_schema()
+    # A comment that is a setting, and nothing else, begins with "#key =".
+    assert _keys(template, r"#(\w+) = ") == _keys_of_schema()
     places = ("control", "credential", "dir", "logs_dir", "name")  # these have no default that fits every machine
-    settings = re.sub(rf"(?m)^# (?!(?:{'|'.join(places)}) = )(\w+ = )", r"\1", template)
+    settings = re.sub(rf"(?m)^#(?!(?:{'|'.join(places)}) = )(\w+ = )", r"\1", template)
     written_out = loaded(tmp_path, settings)
     assert written_out.peer_is_default is False
-    assert {**vars(written_out), "peer_is_default": True} == vars(loaded(tmp_path, ""))
-    loaded(tmp_path, re.sub(r"(?m)^# (\w+ = )", r"\1", template))
-
-
-def test_the_reference_lists_every_key_under_its_table_and_no_other() -> None:
-    assert _keys((ROOT / "docs" / "supd-toml.md").read_text(), r"\| `(\w+)` \|") == _keys_of_schema()
+    assert dataclasses.replace(written_out, peer_is_default=True) == loaded(tmp_path, "")
+    loaded(tmp_path, re.sub(r"(?m)^#(\w+ = )", r"\1", template))
 
 
 def _keys_of_schema() -> dict[str, set[str]]:
@@ -228,7 +226,7 @@ def _keys(document: str, pattern: str) -> dict[str, set[str]]:
     keys: dict[str, set[str]] = {}
     table = ""
     for line in document.splitlines():
-        if heading := re.match(r"(?:### )?\[(\w+)\]", line):
+        if heading := re.match(r"\[(\w+)\]", line):
             table = heading[1]
         elif key := re.match(pattern, line):
             keys.setdefault(table, set()).add(key[1])
@@ -290,7 +288,7 @@ def test_a_folder_that_is_open_to_others_is_refused_by_name_and_left_as_it_is(tm
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o750)
-    with pytest.raises(ConfigInvalid, match=r"open to others \(mode 0750\).*/open\)\n.*chmod 700"):
+    with pytest.raises(ConfigInvalid, match=r"/open is open to others \(mode 0750\)\n.*chmod 700"):
         ensure_private_dir(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o750
 
@@ -304,12 +302,36 @@ def test_a_private_folder_may_be_a_symbolic_link_of_ours(tmp_path: Path) -> None
 def test_what_is_no_folder_or_cannot_be_made_is_told_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to(tmp_path / "absent")
-    with pytest.raises(ConfigInvalid, match=r"is in fact a file.*/file\)"):
+    with pytest.raises(ConfigInvalid, match=r"/file is a file, and no folder"):
         ensure_private_dir(tmp_path / "file")
-    with pytest.raises(ConfigInvalid, match=r"cannot be made: Not a directory.*/file/below\)"):
+    with pytest.raises(ConfigInvalid, match=r"/file/below cannot be made: Not a directory"):
         ensure_private_dir(tmp_path / "file" / "below")
-    with pytest.raises(ConfigInvalid, match=r"cannot be used: No such file.*/dangling\)"):
+    with pytest.raises(ConfigInvalid, match=r"/dangling cannot be used: No such file"):
         ensure_private_dir(tmp_path / "dangling")
+
+
+def test_a_folder_that_the_file_names_and_cannot_be_used_is_shown_where_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config = loaded(tmp_path, '[state]\ndir = "file"\n')
+    with pytest.raises(ConfigInvalid) as caught:
+        config.make_private(config.state_dir, "state", "dir")
+    [problem] = caught.value.problems
+    assert (problem.code, problem.key) == ("S401", "state.dir")
+    assert problem.place == (str(tmp_path / "supd.toml"), 2, 7, 6)
+    assert "remove" not in str(caught.value)
+    assert str(caught.value).endswith(f"{tmp_path}/supd.toml: 1 error.  supctl help S401 explains a code.")
+
+
+def test_nobody_is_told_to_close_a_folder_with_files_of_others(tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    folder.mkdir(0o755)
+    (folder / "thesis.tex").touch()
+    with pytest.raises(ConfigInvalid, match="open to others") as caught:
+        ensure_private_dir(folder)
+    assert "chmod" not in str(caught.value)
+    (folder / "lock").touch()
+    with pytest.raises(ConfigInvalid, match="chmod 700"):
+        ensure_private_dir(folder)
 
 
 @pytest.mark.skipif(UID != 0, reason="only root can make another user's folder")

@@ -105,3 +105,19 @@ async def test_a_machine_that_is_behind_says_so_before_its_inbox_is_full() -> No
         driver.put("a")
     with pytest.raises(asyncio.QueueFull):
         driver.put("a")
+
+
+async def test_a_jump_of_the_wall_clock_is_not_seen_by_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines, and the silence of ranks, are of the boot-time clock alone."""
+    machine = Echo()
+    ticked = asyncio.Event()
+
+    async def perform(effect: str) -> None:
+        ticked.set()
+
+    begun_s = boot_s()
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    machine.deadline_s = begun_s + 0.01
+    async with running(machine, perform):
+        await ticked.wait()
+    assert begun_s < machine.ticked_at_s <= boot_s()

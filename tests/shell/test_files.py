@@ -40,3 +40,10 @@ def test_reading_stops_at_the_limit_and_what_cannot_be_read_is_none(tmp_path: Pa
     assert read_small(tmp_path / "file", 4) == b"0123"
     assert read_small(tmp_path / "missing", 4) is None
     assert read_small(tmp_path, 4) is None
+
+
+def test_what_is_no_regular_file_is_not_read_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert read_small(tmp_path / "pipe", 4) is None
+    assert read_small(Path("/dev/zero"), 4) is None
+    assert read_small(Path("/proc/self/status"), 4) == b"Name"

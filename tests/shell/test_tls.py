@@ -59,6 +59,10 @@ def test_a_credential_that_others_can_read_is_refused(short_dir: Path) -> None:
     with pytest.raises(Refused, match="can be read by others") as caught:
         ensure_credential(path)
     assert caught.value.hint == f"chmod 600 {path}"
+    path.write_text("root:x:0:0\n")
+    with pytest.raises(Refused, match="can be read by others") as caught:
+        ensure_credential(path)
+    assert caught.value.hint.startswith("name another in supd.toml")
 
 
 def test_a_credential_that_cannot_be_made_is_told_with_the_reason(short_dir: Path) -> None:

@@ -3,14 +3,17 @@
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from protocol import coordinator_events as c
 from protocol import member_events as m
 from protocol.coordinator import Coordinator
 from protocol.ids import NO_GENERATION
-from protocol.job import RestartTable, StopTable
+from protocol.job import HangTable, RestartTable, StopTable
 from protocol.member import Member
-from protocol.messages.member import Offer, Order, RankExit, Release, Renewal, Run, SpawnFailure, Stop, Wait
+from protocol.messages.member import Offer, Order, RankExit, Release, Renewal, Run, SpawnFailure, StallState, Stop, Wait
 from protocol.signals import signal_name
+from protocol.verdict import rank_list
 from tests.protocol.build import job_spec
 
 SPEC = job_spec(
@@ -31,6 +34,9 @@ class Stage:
         self.member: Member | None = None
         self.disk: Renewal | None = None
         self.ports = 29500
+        self.spec = SPEC
+        self.samples: dict[int, m.Sample] = {}  # what every rank that is alive shows
+        self.states: dict[int, StallState] = {}  # of processes; those that are not here are alive
         self.lines: list[str] = []
         self.todo: deque[Callable[[], None]] = deque()
 
@@ -52,7 +58,7 @@ class Stage:
             self.give(m.Linked(up=False))
             return
         self.epoch += 1
-        self.coordinator = Coordinator(SPEC, ("n1",), self.journal, self.epoch, lambda: 0.5)
+        self.coordinator = Coordinator(self.spec, ("n1",), self.journal, self.epoch, lambda: 0.5)
         self.tell(c.Opened())
         self.give(m.Linked(up=True))
 
@@ -60,7 +66,7 @@ class Stage:
         """`runner starts r1`, `runner dies r1`: supd notices, sweeps, and reads what it left."""
         if word == "starts":
             self.incarnation, self.member, self.disk = incarnation, None, None
-            self.member = Member(SPEC, self.now_s, orphan_wait_s=3600.0, linger_s=60.0)
+            self.member = Member(self.spec, self.now_s, orphan_wait_s=3600.0, linger_s=60.0)
             self.give(m.Linked(up=True))
             return
         self.member = None
@@ -71,17 +77,34 @@ class Stage:
     def do_spawned(self, *pids: str) -> None:
         """`spawned 100 101`; fewer than all: the next one cannot be."""
         failure = None if len(pids) == 2 else SpawnFailure(rank=len(pids), path="/no/python", reason="No such file")
+        self.samples = {rank: m.Sample() for rank in range(len(pids))}
         self.give(m.Launched(self.generation, tuple(int(pid) for pid in pids), failure))
 
     def do_output(self, *ranks: str) -> None:
         """`output 0 1`: first bytes."""
         for rank in ranks:
-            self.give(m.Started(self.generation, int(rank)))
+            self.give(m.Wrote(self.generation, int(rank)))
+
+    def do_limit(self, seconds: str) -> None:
+        """`limit 1`: the job, which has not begun yet, gives this step_timeout."""
+        hang, origins = HangTable(step_timeout_s=float(seconds)), {"hang.step_timeout": "file"}
+        self.spec = msgspec.structs.replace(SPEC, hang=hang, origins=origins)
+
+    def do_beat(self, step: str, *ranks: str) -> None:
+        """`beat 7 0 1`: ranks 0 and 1 reach step 7."""
+        for rank in map(int, ranks):
+            self.samples[rank] = m.Sample(count=self.samples[rank].count + 1, step=int(step))
+
+    def do_sigstop(self, rank: str) -> None:
+        """`sigstop 1`: somebody stops its process."""
+        self.states[int(rank)] = StallState.STOPPED
 
     def do_exit(self, rank: str, kind: str, number: str) -> None:
         """`exit 0 code 1`, `exit 1 signal 9`."""
         code, signal = (int(number), None) if kind == "code" else (None, int(number))
         exit = RankExit(code=code, signal=signal, order=0, wall_s=0.0, ran_s=self.now_s, stopped_by_us=False)
+        self.samples.pop(int(rank), None)
+        self.states.pop(int(rank), None)
         self.give(m.Exited(self.generation, int(rank), exit, self.now_s))
 
     def do_cleared(self) -> None:
@@ -148,6 +171,10 @@ class Stage:
                 return f"spawns ranks {assignment.first_rank}-{last}, master port {assignment.master_port}"
             case m.Signal(rank, number, tree):
                 return f"sends {signal_name(number)} to rank {rank}{' and its tree' if tree else ''}"
+            case m.Abort(ranks):
+                return f"sends SIGABRT and SIGCONT to what beats of {rank_list(ranks)}"
+            case m.KeepStacks(rank):
+                return f"keeps what rank {rank} writes to stderr from now on"
             case m.TermLeftovers():
                 return "sends SIGTERM to what belongs to no live rank"
             case m.Clear(generation, kill_at_s):
@@ -163,6 +190,12 @@ class Stage:
                 if self.coordinator is not None:
                     self.tell(c.Heard("n1", self.incarnation, renewal))
                 return f"to supd, renewal {renewal.number}: {_report(renewal)}"
+            case m.Look(generation):
+                self.give(m.Looked(generation, dict(self.samples)))
+                return "looks at its ranks"
+            case m.Inspect(generation, ranks):
+                self.give(m.Inspected(generation, {rank: self.states.get(rank, StallState.ALIVE) for rank in ranks}))
+                return f"sees what the processes of ranks {', '.join(map(str, ranks))} are doing"
             case m.End():
                 return "ends"
 
@@ -192,6 +225,8 @@ def _report(renewal: Renewal) -> str:
         if r.exit is not None:
             end = signal_name(r.exit.signal) if r.exit.signal is not None else f"code {r.exit.code}"
             state = f"ended by {end}" + (" after our stop" if r.exit.stopped_by_us else "")
+        state += f", step {r.step}" if r.step is not None else ""
+        state += " and hangs" if r.stall is not None and r.exit is None else ""
         words.append(f"rank {r.rank} {state}")
     if renewal.spawn_failure is not None:
         words.append(f"rank {renewal.spawn_failure.rank} cannot be spawned")

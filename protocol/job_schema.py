@@ -1,0 +1,325 @@
+"""The keys of a job.toml: `SCHEMA`, the single list of them with their checks and their meaning.
+
+The reader (protocol/job_file.py), the reference (docs/job-file.md, `supctl help job.toml`) and the schema for editors
+come from it.
+"""
+
+from protocol.checks import (
+    MAX_INT,
+    array_of,
+    boolean,
+    choice,
+    duration,
+    duration_or_off,
+    integer,
+    limit,
+    not_yet,
+    schema_version,
+    string,
+    text,
+)
+from protocol.job import MAX_NPROC_PER_NODE
+from protocol.job_checks import (
+    CANNOT_BE_CAUGHT,
+    WOULD_ONLY_SUSPEND,
+    command,
+    env,
+    exit_codes,
+    inherit_env,
+    job_name,
+    limits,
+    log_pattern,
+    module,
+    nnodes,
+    phases,
+    rank_selector,
+    signal_name,
+)
+from protocol.tables import Key, Schema
+
+SCHEMA = Schema(
+    top={
+        "schema": Key(schema_version, "int", "1", "version of this format"),
+        "name": Key(
+            job_name, "string", "required", "1 to 63 of `a-z`, `0-9`, `-`; a letter or digit first", is_required=True
+        ),
+    },
+    tables={
+        "run": {
+            "script": Key(text, "path", "", "a Python script"),
+            "module": Key(module, "string", "", "a module, as with `python -m`"),
+            "command": Key(command, "[string]", "", "the exact command, used as it is"),
+            "args": Key(array_of(string), "[string]", "[]", "appended to it", is_expanded=True),
+            "python": Key(
+                text,
+                "string",
+                "the submitter's",
+                (
+                    "interpreter of `script` and `module`; by default VIRTUAL_ENV's where `supctl "
+                    "start` was called, else the first on PATH"
+                ),
+            ),
+            "workdir": Key(text, "path", "the job file's folder", "working directory of the ranks", is_expanded=True),
+            "env": Key(env, "table of strings", "{}", "variables, added last", is_expanded=True),
+            "env_file": Key(
+                text,
+                "path",
+                "",
+                "a file of `NAME=VALUE` lines, added before `env`; a `# comment` may follow a value in quotes",
+            ),
+            "inherit_env": Key(
+                inherit_env,
+                '"submitter", "daemon", "none" or [glob]',
+                '"submitter"',
+                (
+                    "which environment a rank starts from; an array takes only matching variables of "
+                    'the submitter\'s: `["HF_*", "PATH"]`; "daemon" is supd\'s own without PYTHON*, '
+                    "LD_PRELOAD, NOTIFY_SOCKET, LISTEN_* and SUPD_*"
+                ),
+            ),
+            "limits": Key(
+                limits,
+                "table",
+                "the submitter's",
+                (
+                    "soft limits `nofile`, `core`, `memlock`, `stack`: a number of 0 or more (bytes, "
+                    'where it is a size), or "unlimited"'
+                ),
+            ),
+            "secret_env": Key(
+                array_of(text),
+                "[glob]",
+                '["*TOKEN*", "*KEY*", "*SECRET*", "*PASSWORD*"]',
+                "variables whose values are masked wherever they are shown",
+            ),
+        },
+        "topology": {
+            "nnodes": Key(nnodes, "int", "1", "nodes of the job; this version runs a job on one"),
+            "nproc_per_node": Key(
+                integer(1, MAX_NPROC_PER_NODE, "auto", "gpu", "cpu", "xpu"),
+                'int, "auto", "gpu", "cpu" or "xpu"',
+                '"auto"',
+                "ranks on each node, 1 to 4096; auto: one for each accelerator, 1 where there is none",
+            ),
+            "role": Key(text, "string", '"default"', "ROLE_NAME of the ranks"),
+        },
+        "devices": {
+            "visibility": Key(
+                choice("all", "virtual"),
+                '"all" or "virtual"',
+                '"all"',
+                "virtual: each rank sees one device, and LOCAL_RANK is 0",
+            ),
+            "omp_num_threads": Key(
+                integer(1, 65536, "auto", "inherit"),
+                'int, "auto" or "inherit"',
+                "1 where a node has several ranks",
+                "OMP_NUM_THREADS; auto: the node's CPUs shared out among its ranks; inherit: left alone",
+            ),
+        },
+        "rendezvous": {
+            "master_port": Key(
+                integer(1, 65535, "auto"),
+                'int or "auto"',
+                '"auto"',
+                (
+                    "port of rank 0 for MASTER_PORT; auto: one that is free, new in each generation, and another one "
+                    "where somebody takes it before rank 0 does"
+                ),
+            ),
+        },
+        "restart": {
+            "policy": Key(
+                choice("on-failure", "never"),
+                '"on-failure" or "never"',
+                '"on-failure"',
+                "never: the first failure ends the run",
+            ),
+            "max_restarts": Key(
+                integer(-1, 1_000_000), "int", "10", "restarts after failures over the whole run; -1: no limit"
+            ),
+            "stable_after": Key(
+                duration,
+                "duration",
+                '"10m"',
+                (
+                    "running so long, once all ranks had started, counts as progress where no "
+                    'checkpoint is seen; "0s": never'
+                ),
+                field="stable_after_s",
+            ),
+            "backoff": Key(
+                duration,
+                "duration",
+                '"5s"',
+                "wait before a restart, doubling; none for a run's first failure and the first one after progress",
+                field="backoff_s",
+            ),
+            "backoff_max": Key(duration, "duration", '"2m"', "longest such wait", field="backoff_max_s"),
+            "on_startup_failure": Key(
+                choice("fail", "restart"),
+                '"fail" or "restart"',
+                '"fail"',
+                "for a failure before all ranks of generation 0 have started",
+            ),
+            "start_after": Key(
+                duration,
+                "duration",
+                '"10s"',
+                "a rank that has written nothing to standard output counts as started after so long alive",
+                field="start_after_s",
+            ),
+            "never_on_exit": Key(exit_codes, "[int]", "[]", "exit codes (1 to 255) after which the run fails at once"),
+            "always_on_exit": Key(exit_codes, "[int]", "[]", "exit codes that always restart and are not counted"),
+        },
+        "stop": {
+            "pre_signal": Key(
+                signal_name({"SIGKILL": CANNOT_BE_CAUGHT, "SIGSTOP": WOULD_ONLY_SUSPEND}, is_empty_allowed=True),
+                "signal",
+                '""',
+                'sent first, as "save now"; "": none; not SIGKILL or SIGSTOP',
+            ),
+            "pre_wait": Key(duration, "duration", '"0s"', "wait after it", field="pre_wait_s"),
+            "signal": Key(
+                signal_name({"SIGSTOP": WOULD_ONLY_SUSPEND}), "signal", '"SIGTERM"', "asks a rank to end; not SIGSTOP"
+            ),
+            "grace": Key(duration, "duration", '"30s"', "from `signal` to SIGKILL", field="grace_s"),
+            "scope": Key(
+                choice("rank", "tree"),
+                '"rank" or "tree"',
+                '"rank"',
+                "whom `signal` goes to first: the rank's main process, or its whole tree",
+            ),
+            "finish_timeout": Key(
+                duration_or_off,
+                'duration or "off"',
+                '"off"',
+                "longest wait for the rest once a rank has ended with 0",
+                field="finish_timeout_s",
+            ),
+            "abort_on_hang": Key(
+                boolean,
+                "bool",
+                "true",
+                "a rank that hangs gets SIGABRT first, so that its Python stacks are in the incident",
+            ),
+        },
+        "progress": {
+            "source": Key(
+                choice("auto", "client", "log", "file", "none"),
+                '"auto", "client", "log", "file" or "none"',
+                '"auto"',
+                (
+                    "where the step comes from: `supd.beat` in the program, `log_pattern`, `file`; "
+                    "auto: the first of them that shows something; none: no rank is watched, and [hang] does nothing"
+                ),
+            ),
+            "log_pattern": Key(
+                log_pattern,
+                "regex",
+                '""',
+                (
+                    "is looked for in the newest lines of the ranks' output, without their colours; groups `step`, and "
+                    "optionally `total` and `loss`: `'step (?P<step>\\d+)'`. A pattern that takes over 50 ms for a line"
+                    " is given up; what stands behind column 2000 of a line is not seen"
+                ),
+            ),
+            "log_ranks": Key(
+                rank_selector, "ranks", '"0"', "ranks whose output is looked at: `0`, `0,3`, `8-15`, `!0`, `all`"
+            ),
+            "file": Key(
+                string,
+                "path",
+                '""',
+                (
+                    "a file that the program rewrites: a number, or JSON with `step`, `total` and `loss`; rank 0's, or "
+                    "with `{rank}` each rank's own. What it holds before the ranks begin shows nothing"
+                ),
+                is_expanded=True,
+            ),
+            "total_steps": Key(integer(0, MAX_INT), "int", "0", "steps of the whole run, for the ETA; 0: not known"),
+        },
+        "hang": {
+            "action": Key(
+                not_yet(choice("auto", "warn", "restart", "fail"), "dump", 'write "warn"'),
+                '"auto", "warn", "restart" or "fail"',
+                '"auto"',
+                (
+                    "what follows when a rank passes a limit; auto: restart where this file gives "
+                    "the limit, warn where it is a default"
+                ),
+            ),
+            "init_timeout": Key(
+                limit,
+                'duration or "off"',
+                '"30m"',
+                (
+                    "limit from the spawn of a rank to its first beat, where it is known to beat: by [progress], or "
+                    "since it did so before a restart; where this file gives the limit, also while no rank of the "
+                    "node has beaten or written anything"
+                ),
+                field="init_timeout_s",
+            ),
+            "step_timeout": Key(
+                not_yet(limit, "auto", 'write a limit, as in "10m", or leave it out'),
+                'duration or "off"',
+                '"off"',
+                (
+                    "limit from one beat to the next; for a rank without a phase it is that of a phase which another "
+                    "rank of the node is in, where that is longer"
+                ),
+                field="step_timeout_s",
+            ),
+            "phases": Key(
+                phases,
+                'table of durations or "off"',
+                '{ checkpoint = "30m" }',
+                "limits of the phases that the program declares with `supd.phase(NAME)`; others have `step_timeout`, "
+                "before the first step `init_timeout` if that is longer",
+            ),
+        },
+        "checkpoint": {
+            "marker": Key(
+                string,
+                "path",
+                '""',
+                "a file whose number is the last saved step: supd tells progress by it",
+                is_expanded=True,
+            ),
+        },
+    },
+    later={
+        "": (
+            "description",
+            "labels",
+            "health",
+            "preemption",
+            "logs",
+            "hooks",
+            "notify",
+        ),
+        "run": ("preload", "launcher", "backend"),
+        "topology": (
+            "extra_nodes",
+            "grow_min_interval",
+            "grow_without_checkpoint",
+            "nodes",
+            "exclude",
+            "node_labels",
+            "rank_order",
+        ),
+        "devices": ("kind", "numa", "require_free"),
+        "restart": (
+            "max_infra_restarts",
+            "restart_window",
+            "no_progress_limit",
+            "exclude_node_after",
+            "count_membership",
+            "on_budget_spent",
+        ),
+        "rendezvous": ("join_timeout", "last_call", "interface", "master_addr"),
+        "progress": ("preset",),
+        "hang": ("auto_factor", "auto_min", "auto_warmup", "output_silence"),
+        "checkpoint": ("log_pattern",),
+    },
+)

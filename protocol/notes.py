@@ -1,0 +1,112 @@
+"""What happens to a run, as `supctl events` tells it (docs/events.md): what takes more than a line to say. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from protocol import stalls, verdict
+from protocol.coordinator_events import Note, Seat
+from protocol.messages.control import Incident
+from protocol.messages.member import RankReport, Renewal, Stall
+
+
+def launched(seats: Mapping[str, Seat]) -> Note:
+    """A generation has been given out."""
+    first = next(iter(seats.values())).assignment
+    ranks, nodes, master = first.world_size, first.nnodes, f"{first.master_addr}:{first.master_port}"
+    size = f"{ranks} rank{'s' if ranks > 1 else ''} on {nodes} node{'s' if nodes > 1 else ''}"
+    text = f"generation {first.generation}: {size}, master {master}"
+    return Note("generation.launched", text, first.generation, {"ranks": ranks, "nodes": nodes, "master": master})
+
+
+def ended(generation: int, reports: Iterable[Renewal], ran_s: float, grace: str) -> Note:
+    """Nothing of a generation is alive any more; `grace` says how long its ranks had."""
+    parts = tuple(reports)
+    killed = verdict.killed_while_stopping(parts)
+    stuck = sum(len(part.stuck_pids) for part in parts)
+    text = f"generation {generation} ended after {ran_s:.1f} s"
+    text += f", {verdict.rank_list(killed)} ended by SIGKILL ({grace})" if killed else ""
+    text += f", {stuck} processes still wait for the kernel" if stuck else ""
+    return Note("generation.ended", text, generation, {"ran_s": round(ran_s, 3), "killed": len(killed)})
+
+
+def opened(incident: Incident) -> Note:
+    """A generation ends because of this."""
+    return _of_incident("incident.opened", incident.summary, incident)
+
+
+def corrected(before: Incident, now: Incident) -> Note | None:
+    """What is known of an incident now and was not before; None where that is nothing to tell."""
+    if now.summary != before.summary:
+        return _of_incident("incident.corrected", now.summary, now)
+    news = []
+    if now.shell_code != before.shell_code:
+        news.append(f"ended by {now.signal}" if now.signal else f"exited with code {now.exit_code}")
+    if now.stderr_tail != before.stderr_tail:
+        news.append("its last lines are known")
+    if not news:
+        return None
+    text = f"rank {now.rank} on {now.node} (pid {now.pid}): {', '.join(news)}"
+    return _of_incident("incident.corrected", text, now)
+
+
+def _of_incident(kind: str, text: str, incident: Incident) -> Note:
+    return Note(
+        kind,
+        text,
+        incident.generation,
+        {
+            "number": incident.number,
+            "cause": incident.cause,
+            "node": incident.node,
+            "rank": incident.rank,
+            "pid": incident.pid,
+            "exit_code": incident.exit_code,
+            "signal": incident.signal,
+            "core_dumped": incident.core_dumped,
+            "shell_code": incident.shell_code,
+            "evidence": incident.evidence,
+            "ended_wall_s": incident.wall_s or None,
+            "stderr": b"\n".join(incident.stderr_tail).decode(errors="replace"),
+        },
+    )
+
+
+def of_stalls(node: str, told: Iterable[int], renewal: Renewal) -> tuple[tuple[int, ...], list[Note]]:
+    """What is to be told of a report: once that a rank stalls, once that it moves again; its end is told as such.
+
+    `told` are the ranks that stall as far as was told; returns those that do so now.
+    """
+    known = set(told)
+    now = {r.rank: r.stall for r in renewal.ranks if r.stall is not None and r.exit is None}
+    found: list[Note] = []
+    for report in renewal.ranks:
+        stall = now.get(report.rank)
+        if stall is not None and report.rank not in known:
+            found.append(_stalled(node, renewal, report, stall))
+        elif stall is None and report.rank in known and report.exit is None:
+            found.append(_resumed(node, renewal, report))
+    elsewhere = known - {r.rank for r in renewal.ranks}
+    return tuple(sorted({*elsewhere, *now})), found
+
+
+def _stalled(node: str, renewal: Renewal, report: RankReport, stall: Stall) -> Note:
+    return Note(
+        "rank.stalled",
+        stalls.describe(report, node),
+        renewal.generation,
+        {
+            "node": node,
+            "rank": report.rank,
+            "pid": report.pid,
+            "state": stall.state,
+            "silent_s": stall.silent_s,
+            "limit_s": stall.limit_s,
+            "setting": stall.setting,
+            "phase": report.phase,
+            "step": report.step,
+        },
+    )
+
+
+def _resumed(node: str, renewal: Renewal, report: RankReport) -> Note:
+    text = f"rank {report.rank} on {node} makes progress again"
+    return Note("rank.resumed", text, renewal.generation, {"node": node, "rank": report.rank, "pid": report.pid})

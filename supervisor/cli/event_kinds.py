@@ -1,0 +1,24 @@
+"""The kinds of events that there are (docs/events.md)."""
+
+KINDS = (
+    "job.accepted",
+    "generation.launched",
+    "ranks.counted",
+    "generation.ready",
+    "runner.failed",
+    "runner.lost",
+    "rank.stalled",
+    "rank.resumed",
+    "incident.opened",
+    "incident.corrected",
+    "generation.ended",
+    "restart.decided",
+    "operator.stopped",
+    "operator.restarted",
+    "job.succeeded",
+    "job.failed",
+    "job.stopped",
+)
+
+KIND_GROUPS = tuple(sorted({f"{kind.partition('.')[0]}.*" for kind in KINDS}))
+"""All that begin alike, as patterns."""

@@ -1,0 +1,83 @@
+"""Points in time: as people write them behind --since and --until, and as they are shown to them."""
+
+import argparse
+import re
+import time
+
+from supervisor.cli.arguments import UsageError
+from supervisor.shell.clock import wall_s
+
+FORM = "10m (ago), 14:05, 14:05:30 or 2026-11-29T14:05:30Z"
+
+_CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+
+
+def moment_s(option: str, text: str, now_s: float) -> float:
+    """The wall clock's seconds of `10m` or `1h30m` (so long ago), `14:05[:30]` (when a clock here last showed that),
+    or a date with time in RFC 3339, which is local where it names no zone. Raises UsageError."""
+    if match := _CLOCK.fullmatch(text):
+        return _last_time(int(match[1]), int(match[2]), int(match[3] or 0), now_s)
+    if re.match(r"[0-9]{4}-", text):
+        from datetime import datetime  # only where a date is given
+
+        try:
+            return datetime.fromisoformat(text).timestamp()
+        except (ValueError, OverflowError, OSError):
+            raise _unclear(option, text, "is no date with a time") from None
+    from protocol.checks import parse_duration_s  # only where a duration is given
+
+    try:
+        return now_s - parse_duration_s(text)
+    except ValueError as exc:
+        raise _unclear(option, text, f"is no time: {exc}") from None
+
+
+def period(arguments: argparse.Namespace) -> tuple[float | None, float | None]:
+    """What --since and --until say, beside --follow. Raises UsageError where they make no sense."""
+    now_s = wall_s()
+    since_s = None if arguments.since is None else moment_s("--since", arguments.since, now_s)
+    until_s = None if arguments.until is None else moment_s("--until", arguments.until, now_s)
+    if since_s is not None and until_s is not None and until_s <= since_s:
+        raise UsageError("--until is not after --since: nothing lies between", f"write them like {FORM}")
+    if until_s is not None and arguments.follow:
+        raise UsageError("--follow goes on to the end of the run, so --until has no use", "leave one of them out")
+    return since_s, until_s
+
+
+def _unclear(option: str, text: str, problem: str) -> UsageError:
+    return UsageError(f"{option} {text!r} {problem}", f"write it like {FORM}")
+
+
+def _last_time(hour: int, minute: int, second: int, now_s: float) -> float:
+    today = time.localtime(now_s)
+    for days_ago in (0, 1):
+        then_s = time.mktime((today.tm_year, today.tm_mon, today.tm_mday - days_ago, hour, minute, second, 0, 0, -1))
+        if then_s <= now_s:
+            break
+    return then_s
+
+
+def clock(at_s: float) -> str:
+    """`14:05:30` as the clock on this node's wall shows it."""
+    return time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
+def date_and_clock(at_s: float) -> str:
+    """`2026-11-29 14:05:30` as calendar and clock on this node's wall show it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
+def local_time(at_s: float) -> str:
+    """`14:05:30.123` as the clock on this node's wall shows it; as many blanks where the time is not known."""
+    if not at_s:
+        return " " * len("14:05:30.123")
+    whole, ms = divmod(round(at_s * 1000), 1000)
+    return f"{clock(whole)}.{ms:03}"
+
+
+def utc_time(at_s: float) -> str:
+    """RFC 3339 in UTC, with milliseconds; as many blanks where the time is not known."""
+    if not at_s:
+        return " " * len("2026-11-29T14:05:30.123Z")
+    whole, ms = divmod(round(at_s * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{ms:03}Z"

@@ -1,0 +1,103 @@
+import resource
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from protocol.job import DevicesTable, JobSpec, RendezvousTable, RunTable, TopologyTable
+from protocol.messages.member import Offer
+from supervisor.runner.offers import Offers
+from supervisor.shell.open_files import FILES_A_RANK, OWN_FILES
+from tests.protocol.build import submitted
+
+HOST = "127.0.0.1"
+
+
+def offers(
+    nproc: int | str,
+    *,
+    env: dict[bytes, bytes] | None = None,
+    port: int | str = "auto",
+    own_env: dict[str, str] | None = None,
+) -> Offers:
+    """Of a job whose submitter has the environment `env`, and whose file adds `own_env`."""
+    spec = JobSpec(
+        name="j",
+        run=RunTable(script="t.py", env=own_env or {}),
+        topology=TopologyTable(nproc_per_node=nproc),
+        rendezvous=RendezvousTable(master_port=port),
+    )
+    return Offers(submitted(spec, env=env or {}), "a")
+
+
+async def looked_up(offers: Offers) -> Offer:
+    return await offers.look_up(HOST, None)
+
+
+async def test_an_offer_has_the_ranks_of_the_node_and_says_how_they_were_counted() -> None:
+    offer = await looked_up(offers("gpu", env={b"CUDA_VISIBLE_DEVICES": b"3,1"}))
+    assert (offer.slots, offer.problem, offer.waits_for) == (2, "", "")
+    assert offer.note == '2 ranks by nproc_per_node = "gpu": 2 in CUDA_VISIBLE_DEVICES=3,1'
+    assert (await looked_up(offers(4))).note == "", "there is nothing to tell of a number"
+
+
+async def test_fewer_gpus_than_ranks_are_told_and_no_reason_to_refuse() -> None:
+    offer = await looked_up(offers(3, env={b"CUDA_VISIBLE_DEVICES": b"3,1"}))
+    assert (offer.slots, offer.problem) == (3, "")
+    assert offer.note == "the job wants 3 ranks a node, and there are 2 GPUs"
+    assert (await looked_up(offers(3, env={b"CUDA_VISIBLE_DEVICES": b""}))).note == "", "a job for CPUs"
+
+
+@pytest.mark.parametrize(("devices", "ranks"), [("a,b", 2), ("{local_rank}", 3), ("$DEVICES", 3)])
+async def test_what_the_job_file_sets_counts_unless_it_differs_from_rank_to_rank(devices: str, ranks: int) -> None:
+    job = offers("gpu", env={b"CUDA_VISIBLE_DEVICES": b"0,1,2"}, own_env={"CUDA_VISIBLE_DEVICES": devices})
+    assert (await looked_up(job)).slots == ranks
+
+
+async def test_a_node_that_cannot_run_the_job_offers_nothing_but_the_reason() -> None:
+    offer = await looked_up(offers("gpu", env={b"CUDA_VISIBLE_DEVICES": b"-1"}))
+    assert (offer.slots, offer.port) == (0, 0)
+    assert 'nproc_per_node = "gpu", but this node has none' in offer.problem
+    assert 'set topology.nproc_per_node to a number, or to "auto" or "cpu"' in offer.problem
+
+
+async def test_a_port_that_is_waited_for_makes_the_offer_one_that_cannot_be_taken_yet() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        port = server.getsockname()[1]
+        job = offers(2, port=port)
+        offer = await job.look_up(HOST, port)
+    assert (offer.slots, offer.port, offer.problem) == (2, 0, "")
+    assert offer.waits_for.startswith(f"port {port} on a to be free (")
+    assert (await job.look_up(HOST, port)).port == port
+
+
+async def test_a_device_for_each_rank_takes_as_many_devices_as_ranks() -> None:
+    spec = JobSpec(
+        name="j",
+        run=RunTable(script="t.py"),
+        topology=TopologyTable(nproc_per_node=3),
+        devices=DevicesTable(visibility="virtual"),
+    )
+    offer = await looked_up(Offers(submitted(spec, env={b"CUDA_VISIBLE_DEVICES": b"3,1"}), "a"))
+    assert "rank 2 of this node has no device: 2 visible (3,1)" in offer.problem
+
+
+@pytest.fixture
+def few_files() -> Iterator[int]:
+    """A soft limit of descriptors that this process has for the length of a test."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 512
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_ranks_that_need_more_descriptors_than_there_are_are_refused_with_both_numbers(few_files: int) -> None:
+    """H83."""
+    fitting = (few_files - OWN_FILES) // FILES_A_RANK
+    assert (await looked_up(offers(fitting))).slots == fitting
+    offer = await looked_up(offers(fitting + 1))
+    assert offer.slots == 0
+    needed = OWN_FILES + FILES_A_RANK * (fitting + 1)
+    said = f"{fitting + 1} ranks take up to {needed} open files on a node, and the hard limit there is {few_files}"
+    assert offer.problem.startswith(said)

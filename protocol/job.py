@@ -29,6 +29,12 @@ RESERVED_ENV = frozenset(
 
 RESERVED_ENV_PREFIX = "SUPD_"
 
+
+def is_reserved(name: str) -> bool:
+    """Whether supd sets this variable itself for every rank."""
+    return name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX)
+
+
 MAX_NPROC_PER_NODE = 4096
 
 PHASE_BYTES_MAX = 32

@@ -14,7 +14,7 @@ from protocol.checks import (
     text,
 )
 from protocol.errors import About
-from protocol.job import LIMITS, PHASE_BYTES_MAX, RESERVED_ENV, RESERVED_ENV_PREFIX, HangTable
+from protocol.job import LIMITS, PHASE_BYTES_MAX, RESERVED_ENV, RESERVED_ENV_PREFIX, HangTable, is_reserved
 from protocol.selector import FORM, is_selector
 from protocol.tables import (
     Check,
@@ -95,7 +95,7 @@ def _check_variable(at: Spot, name: str, content: object) -> None:
     word = key_text(name)
     if not name or "=" in name or "\0" in name:
         at.wrong_key(Kind.ENV, f"`{word}` cannot name a variable", "a name has no = and no NUL")
-    elif name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX):
+    elif is_reserved(name):
         at.wrong_key(Kind.ENV, f"supd sets `{word}` itself for every rank", "leave it out")
     # What a variable holds may be a secret: it is not shown.
     if not isinstance(content, str):

@@ -187,7 +187,8 @@ class Member:
             return self._begin_stop(Stop(generation=self.generation), now_s)  # R1: first what there is must go
         self._begin_generation(assignment.generation, assignment)
         self.part, self.offer, self._is_spawning = Part.LAUNCHING, None, True
-        return [Spawn(assignment), *self._persist()]  # the coordinator has it on disk: no need to wait for ours
+        # The coordinator has it on disk: no need to wait for ours.
+        return [Spawn(assignment), *self._persist(self.report())]
 
     def _on_stop(self, stop: Stop, now_s: float) -> list[Effect]:
         if stop.generation < self.generation:
@@ -278,7 +279,8 @@ class Member:
         self._settled_since_s, self._offer_is_old = now_s, True
         if self.part is Part.FINISHED:
             return self._tell()
-        return self._persist()  # it is told with the node's offer, which is looked up now: one word less on the way
+        # It is told with the node's offer, which is looked up now: one word less on the way.
+        return self._persist(self.report())
 
     # --- the node, the link, time --------------------------------------------------------------------------------
 
@@ -453,8 +455,7 @@ class Member:
             remark=watched.remark,
         )
 
-    def _persist(self) -> list[Effect]:
-        report = self.report()
+    def _persist(self, report: Renewal) -> list[Effect]:
         lasting = _lasting(report)
         if lasting == self._persisted:
             return []
@@ -464,7 +465,8 @@ class Member:
     def _tell(self) -> list[Effect]:
         """Report the whole state; what has changed in it is on disk first."""
         self._number += 1
-        return [*self._persist(), Renew(self.report())]
+        report = self.report()
+        return [*self._persist(report), Renew(report)]
 
     def _check(self) -> None:
         if self._is_settled:

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocol.ids import job_name
-from protocol.job import RESERVED_ENV, RESERVED_ENV_PREFIX, Job, JobSpec
+from protocol.job import Job, JobSpec, is_reserved
 from protocol.messages.member import Assignment
 
 Environment = dict[bytes, bytes]
+
+ENV_FILE_MAX_BYTES = 1024 * 1024
 
 NOT_FROM_SUBMITTER = ("SSH_*", "DISPLAY", "XDG_*", "TERM*", "SUPD_*", "PWD", "OLDPWD")
 """Of the submitter's environment: what belongs to a terminal or a login, or is ours."""
@@ -237,7 +239,7 @@ def parse_env_file(text: str) -> tuple[dict[str, str], list[str]]:
         name, value = name.strip(" \t"), value.strip(" \t")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             problems.append(f"line {number}: not NAME=VALUE")
-        elif name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX):
+        elif is_reserved(name):
             problems.append(f"line {number}: supd sets {name} itself for every rank")
         elif "\0" in value:
             problems.append(f"line {number}: {name} contains a NUL")

@@ -48,7 +48,7 @@ from supervisor.daemon.jobs import Jobs, Run
 from supervisor.daemon.journal import Journal
 from supervisor.daemon.limits import limit_warnings
 from supervisor.daemon.master_port import foreign_problems
-from supervisor.daemon.preflight import device_problems, problems_of, python_warnings
+from supervisor.daemon.preflight import device_problems, findings
 from supervisor.daemon.watcher import Watcher
 from supervisor.shell.channel import Channel
 
@@ -238,7 +238,7 @@ class Control:
             umask=request.umask,
             user=user,
         )
-        problems = await slow_disk.ask(submitter.folder, problems_of, spec, submitter, self._node)
+        problems, warnings = await slow_disk.ask(submitter.folder, findings, spec, submitter, self._node)
         with contextlib.suppress(Refused):  # a driver that takes its time: the launch has more of it
             problems += await slow_disk.ask("the accelerators' driver", device_problems, spec, submitter)
         taken = self._jobs.port_problems(spec)
@@ -250,10 +250,7 @@ class Control:
         done = Done(
             notes=_notes(spec, submitter),
             file_warnings=tuple(map(str, job_file.warnings)),
-            warnings=(
-                *limit_warnings(spec, submitter),
-                *await slow_disk.ask(submitter.folder, python_warnings, spec, submitter, self._node),
-            ),
+            warnings=(*limit_warnings(spec, submitter), *warnings),
         )
         if request.check_only:
             return done

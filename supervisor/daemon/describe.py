@@ -25,7 +25,6 @@ from supervisor.logs.segments import stream_path
 from supervisor.shell.devices import count_cpus
 from supervisor.shell.files import read_small
 
-ENV_FILE_MAX_BYTES = 1024 * 1024
 ENVIRON_MAX_BYTES = 8 * 1024 * 1024
 
 Variables = tuple[tuple[str, str, str], ...]
@@ -122,7 +121,7 @@ def _env_file(job: Job) -> dict[str, str]:
     """The variables of [run] env_file as it stands now, masked; none where it cannot be read any more."""
     if not job.spec.run.env_file:
         return {}
-    content = read_small(Path(job.submitter.folder, job.spec.run.env_file), ENV_FILE_MAX_BYTES) or b""
+    content = read_small(Path(job.submitter.folder, job.spec.run.env_file), ranks.ENV_FILE_MAX_BYTES) or b""
     values, _ = ranks.parse_env_file(content.decode(errors="surrogateescape"))
     return {name: MASK if is_secret(name, job.spec.run.secret_env) else value for name, value in values.items()}
 

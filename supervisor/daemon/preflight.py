@@ -8,7 +8,7 @@ from pathlib import Path
 
 from protocol import ranks
 from protocol.errors import About, Problem, Refused
-from protocol.job import RESERVED_ENV, RESERVED_ENV_PREFIX, Job, JobSpec, Submitter
+from protocol.job import Job, JobSpec, Submitter, is_reserved
 from protocol.tables import shown
 from protocol.text import one_line
 from supervisor.shell.devices import accelerators, count_ranks
@@ -16,19 +16,30 @@ from supervisor.shell.files import read_small
 from supervisor.shell.open_files import check_open_files
 from supervisor.shell.program import NOT_EXECUTABLE, NoProgram, find_program
 
-ENV_FILE_MAX_BYTES = 1024 * 1024
 OWN_PYTHON = "F208"
 LINES_MAX = 10
 """Lines of an env file of which something is said."""
 
 
-def problems_of(spec: JobSpec, submitter: Submitter, node: str) -> list[Problem]:
-    """Everything that cannot work here, on `node`; blocks on the disk.
+def findings(spec: JobSpec, submitter: Submitter, node: str) -> tuple[list[Problem], list[str]]:
+    """Everything that cannot work here, on `node`, and what may not be meant; blocks on the disk.
 
     What names a rank is looked up for rank 0 of the first generation; what is not known yet, like {run}, is left to
     the launch.
     """
-    return list(_problems(Job(run="", spec=spec, submitter=submitter), node))
+    job, run, folder = Job(run="", spec=spec, submitter=submitter), spec.run, submitter.folder
+    problems: list[Problem] = []
+    if run.script:
+        problems += _expect(os.path.isfile, "script", folder, run.script, "no such file on this node")
+    variables, flaws = _env_file(os.path.join(folder, run.env_file)) if run.env_file else ({}, [])
+    problems += flaws
+    names = _names(job, node)
+    env = _environment(job, variables, names)
+    workdir = ranks.expand_known(run.workdir, names, env)
+    if workdir:
+        problems += _expect(os.path.isdir, "workdir", folder, workdir, "no such folder on this node")
+    place = None if workdir is None else os.path.join(folder, workdir)
+    return [*problems, *_program(job, env, place)], _python_warnings(job, env, place)
 
 
 def device_problems(spec: JobSpec, submitter: Submitter) -> list[Problem]:
@@ -55,51 +66,31 @@ def device_problems(spec: JobSpec, submitter: Submitter) -> list[Problem]:
     return []
 
 
-def python_warnings(spec: JobSpec, submitter: Submitter, node: str) -> list[str]:
-    """Where ranks would run, by no word of the job, in the environment that supd was installed into; blocks.
+def _python_warnings(job: Job, env: ranks.Environment, workdir: str | None) -> list[str]:
+    """Where ranks would run, by no word of the job, in the environment that supd was installed into.
 
     Only where that has no torch, which is to say that it was made for supd alone.
     """
-    if spec.run.python or sys.prefix == sys.base_prefix or importlib.util.find_spec("torch"):
+    run = job.spec.run
+    if run.python or sys.prefix == sys.base_prefix or importlib.util.find_spec("torch"):
         return []
-    job = Job(run="", spec=spec, submitter=submitter)
-    place = _place_of_program(job, node)
+    place = _place_of_program(job, env, workdir)
     if place is None or os.path.realpath(os.path.dirname(place)) != os.path.realpath(os.path.join(sys.prefix, "bin")):
         return []
-    what = "run.command" if spec.run.command else "python"
-    mend = "name the one of yours by its path" if spec.run.command else "name yours with run.python"
+    what = "run.command" if run.command else "python"
+    mend = "name the one of yours by its path" if run.command else "name yours with run.python"
     return [f"warning[{OWN_PYTHON}]: {what} is {place}, of supd's own environment, which has no torch: {mend}"]
 
 
-def _place_of_program(job: Job, node: str) -> str | None:
+def _place_of_program(job: Job, env: ranks.Environment, workdir: str | None) -> str | None:
     """Where what is executed is found; None where that is not known, or it is not there."""
-    run, folder = job.spec.run, job.submitter.folder
-    variables = _env_file(os.path.join(folder, run.env_file))[0] if run.env_file else {}
-    names = _names(job, node)
-    env = _environment(job, variables, names)
-    workdir = ranks.expand_known(run.workdir, names, env)
-    name = ranks.program(job.spec, folder, job.submitter.python)[0]
-    if ("PATH" in run.env and b"PATH" not in env) or workdir is None:
+    if workdir is None or ("PATH" in job.spec.run.env and b"PATH" not in env):
         return None
+    name = ranks.program(job.spec, job.submitter.folder, job.submitter.python)[0]
     try:
-        place = find_program(os.fsencode(name), _search(env), os.fsencode(os.path.join(folder, workdir)))
+        return os.path.join(workdir, os.fsdecode(find_program(os.fsencode(name), _search(env), os.fsencode(workdir))))
     except NoProgram:
         return None
-    return os.path.join(folder, workdir, os.fsdecode(place))
-
-
-def _problems(job: Job, node: str) -> Iterator[Problem]:
-    run, folder = job.spec.run, job.submitter.folder
-    if run.script:
-        yield from _expect(os.path.isfile, "script", folder, run.script, "no such file on this node")
-    variables, flaws = _env_file(os.path.join(folder, run.env_file)) if run.env_file else ({}, [])
-    yield from flaws
-    names = _names(job, node)
-    env = _environment(job, variables, names)
-    workdir = ranks.expand_known(run.workdir, names, env)
-    if workdir:
-        yield from _expect(os.path.isdir, "workdir", folder, workdir, "no such folder on this node")
-    yield from _program(job, env, None if workdir is None else os.path.join(folder, workdir))
 
 
 def _expect(exists: Callable[[str], bool], key: str, folder: str, path: str, message: str) -> Iterator[Problem]:
@@ -117,7 +108,7 @@ def _env_file(path: str) -> tuple[dict[str, str], list[Problem]]:
     missing = list(_expect(os.path.isfile, "env_file", "", path, "no such file on this node"))
     if missing:
         return {}, missing
-    content = read_small(Path(path), ENV_FILE_MAX_BYTES)
+    content = read_small(Path(path), ranks.ENV_FILE_MAX_BYTES)
     if content is None:
         message, hint = f"`run.env_file`: {path} cannot be read", "see its permissions"
         return {}, [Problem("J402", "run.env_file", path, message, hint, about=about)]
@@ -173,7 +164,7 @@ def _names(job: Job, node: str) -> dict[str, str]:
 def _environment(job: Job, env_file: Mapping[str, str], names: Mapping[str, str]) -> ranks.Environment:
     """What is known of the ranks' environment before there are any: not what supd sets, nor what depends on that."""
     inherited = ranks.inherited(job, os.environb)
-    env = {name: value for name, value in inherited.items() if not _is_set_by_supd(os.fsdecode(name))}
+    env = {name: value for name, value in inherited.items() if not is_reserved(os.fsdecode(name))}
     env |= {os.fsencode(name): os.fsencode(value) for name, value in env_file.items()}
     own = {name: ranks.expand_known(value, names, env) for name, value in job.spec.run.env.items()}
     for name, value in own.items():
@@ -182,7 +173,3 @@ def _environment(job: Job, env_file: Mapping[str, str], names: Mapping[str, str]
         else:
             env[os.fsencode(name)] = os.fsencode(value)
     return env
-
-
-def _is_set_by_supd(name: str) -> bool:
-    return name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX)

@@ -40,8 +40,6 @@ FIRST_FILE_S, LAST_FILE_S = 2.0, 0.2
 
 PIDS_LOGGED_MAX = 100
 
-ENV_FILE_MAX_BYTES = 1024 * 1024
-
 
 @dataclass
 class _Main:
@@ -144,7 +142,7 @@ class Workers:
         if not name:
             return {}
         path = Path(self._job.submitter.folder, name)
-        content = await asyncio.to_thread(read_small, path, ENV_FILE_MAX_BYTES)
+        content = await asyncio.to_thread(read_small, path, ranks.ENV_FILE_MAX_BYTES)
         if content is None:
             raise spawn.SpawnError(str(path), "cannot be read (run.env_file)")
         values, problems = ranks.parse_env_file(content.decode(errors="surrogateescape"))

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from protocol.job import DevicesTable, RunTable, TopologyTable
-from supervisor.daemon.preflight import device_problems, problems_of, python_warnings
+from supervisor.daemon.preflight import device_problems, findings
 from tests.protocol.build import job_spec, submitted
 
 
@@ -22,7 +22,7 @@ def problems(
 ) -> list[str]:
     spec = job_spec(run=RunTable(env=own_env or {}, **run))
     submitter = submitted(spec, folder=str(folder), python=python, env=env or {}).submitter
-    return [f"{problem.key} {problem.value}" for problem in problems_of(spec, submitter, "n1")]
+    return [f"{problem.key} {problem.value}" for problem in findings(spec, submitter, "n1")[0]]
 
 
 def test_a_job_whose_files_are_there_is_fine_wherever_its_paths_start(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_command_is_looked_up_on_the_path_of_the_ranks(tmp_path: Path) -> None
 def test_lines_of_an_env_file_that_a_launch_would_refuse_are_told_before(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("A=1\nRANK=0\n" + "nonsense\n" * 20)
     spec = job_spec(run=RunTable(command=("sh",), env_file=".env"))
-    [problem] = problems_of(spec, submitted(spec, folder=str(tmp_path)).submitter, "n1")
+    [problem], _ = findings(spec, submitted(spec, folder=str(tmp_path)).submitter, "n1")
     assert (problem.code, problem.key) == ("J404", "run.env_file")
     assert "line 2: supd sets RANK itself for every rank; line 3: not NAME=VALUE" in problem.message
     assert problem.message.endswith("and 11 more")
@@ -122,7 +122,7 @@ def test_the_interpreter_is_looked_up_in_the_submitters_path(tmp_path: Path, pat
 def test_an_interpreter_that_is_not_executable_is_not_told_to_be_missing(tmp_path: Path) -> None:
     (tmp_path / "python").touch(0o644)
     spec = job_spec(run=RunTable(module="train", python="./python"))
-    [problem] = problems_of(spec, submitted(spec, folder=str(tmp_path)).submitter, "n1")
+    [problem], _ = findings(spec, submitted(spec, folder=str(tmp_path)).submitter, "n1")
     assert problem.code == "J401"
     assert problem.message.endswith("/python: program is not executable (chmod +x)")
 
@@ -130,7 +130,7 @@ def test_an_interpreter_that_is_not_executable_is_not_told_to_be_missing(tmp_pat
 def test_what_is_there_and_of_the_wrong_kind_is_not_told_to_be_missing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     spec = job_spec(run=RunTable(script=".", workdir="file"))
-    found = problems_of(spec, submitted(spec, folder=str(tmp_path), python="/bin/sh").submitter, "n1")
+    found, _ = findings(spec, submitted(spec, folder=str(tmp_path), python="/bin/sh").submitter, "n1")
     assert [problem.message for problem in found] == [
         f"`run.script`: that is a folder, not a file: {tmp_path}/.",
         f"`run.workdir`: that is a file, not a folder: {tmp_path}/file",
@@ -172,7 +172,7 @@ def test_ranks_that_would_run_in_supds_own_environment_by_no_word_of_the_job_are
     path = f"{own.parent}:/bin".encode()
     named = str(tmp_path / python)
     submitter = submitted(spec, folder=str(tmp_path), python=named, env={b"PATH": path}).submitter
-    found = python_warnings(spec, submitter, "n1")
+    _, found = findings(spec, submitter, "n1")
     assert [str(own) in warning for warning in found] == [True] * is_told
     monkeypatch.setattr("importlib.util.find_spec", {"torch": "there"}.get)
-    assert python_warnings(spec, submitter, "n1") == [], "the user's own, with supd in it"
+    assert findings(spec, submitter, "n1")[1] == [], "the user's own, with supd in it"

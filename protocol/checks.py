@@ -6,7 +6,8 @@ Each gives the value in the form the structs want; what it gives for a value it 
 import re
 from collections.abc import Iterable
 
-from protocol.tables import MAX_SHOWN_CHARS, Check, Kind, Spot, accepts, did_you_mean, quoted, shown
+from protocol.job import LABEL_MAX_CHARS, LABELS_MAX
+from protocol.tables import MAX_SHOWN_CHARS, Check, Kind, Spot, accepts, did_you_mean, key_text, quoted, shown
 
 MAX_DURATION_S = 365 * 86400.0
 MAX_INT = 2**63 - 1  # the most that a message can carry, and what the kernel takes for a limit
@@ -99,6 +100,15 @@ def limit(at: Spot, value: object) -> object:
     return limit_s
 
 
+@accepts(duration.json_schema)
+def patience(at: Spot, value: object) -> object:
+    """A duration over 0 as seconds, for what has to have some time."""
+    patience_s = _duration(at, value)
+    if patience_s == 0:
+        at.wrong(Kind.RANGE, value, "would pass at once", 'write how long it may take, as in "10m"')
+    return patience_s
+
+
 @accepts({"type": "boolean"})
 def boolean(at: Spot, value: object) -> object:
     """true or false."""
@@ -174,6 +184,39 @@ def not_yet(check: Check, word: str, hint: str) -> Check:
         return check(at, value)
 
     return check_word
+
+
+_LABEL_PART = {"type": "string", "maxLength": LABEL_MAX_CHARS}
+
+
+@accepts(
+    {
+        "type": "object",
+        "maxProperties": LABELS_MAX,
+        "additionalProperties": _LABEL_PART,
+        "propertyNames": {"minLength": 1, "maxLength": LABEL_MAX_CHARS},
+    }
+)
+def labels(at: Spot, value: object) -> object:
+    """What a node is called besides its name: strings by name."""
+    if not isinstance(value, dict):
+        name = at.parts[-1] if at.parts else "labels"
+        at.wrong_type("a table", value, at.table_hint(f'write {name} = {{ rack = "b" }}'))
+        return value
+    if len(value) > LABELS_MAX:
+        at.wrong(Kind.TEXT, value, f"has more than {LABELS_MAX} labels", "leave some out")
+        return value
+    for name, content in value.items():
+        spot = at.below(name)
+        if not name or not name.isprintable() or len(name) > LABEL_MAX_CHARS:
+            what = f"`{key_text(name)}` cannot be the name of a label"
+            spot.wrong_key(Kind.TEXT, what, f"write at most {LABEL_MAX_CHARS} characters that can be printed")
+        if not isinstance(content, str):
+            string(spot, content)
+        elif not content.isprintable() or len(content) > LABEL_MAX_CHARS:
+            hint = f"write at most {LABEL_MAX_CHARS} characters that can be printed"
+            spot.wrong(Kind.TEXT, content, "cannot be the value of a label", hint)
+    return value
 
 
 # --- numbers and arrays ------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """What the coordinator's machine takes in, gives out, and keeps (the machine itself: coordinator.py)."""
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -56,9 +57,14 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     incidents: int = 0
     incident: Incident | None = None  # the last one
     incident_is_open: bool = False
+    lost: tuple[str, ...] = ()  # nodes of this generation whose runner is proven gone
+    slots: dict[str, int] = {}  # node -> its place in the order of ranks; it keeps it until another one inherits it
+    without: str = ""  # a node that the next generation leaves out, as an operator wanted
+    lacked_nodes: bool = False  # it failed because there were too few nodes
     stalled: tuple[int, ...] = ()  # ranks of the generation of which was told that they make no progress
     reason: str = ""  # of the final state
-    last_parts: dict[str, Renewal] = {}  # of the final state: node -> how its ranks ended (without what they said last)
+    last_parts: dict[str, Renewal] = {}  # node -> how its ranks ended (without what they said last), of `lost` nodes;
+    # of a run that is over: of all
 
 
 # --- events ------------------------------------------------------------------------------------------------------
@@ -67,6 +73,25 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class Opened:
     """The run is accepted, or read back from the journal: begin, or go on."""
+
+
+@dataclass(frozen=True)
+class RosterNode:
+    """A node of the fleet, as far as a run cares."""
+
+    name: str
+    is_up: bool  # its supd answers
+    may_come: bool = False  # it does not answer, but it was there a moment ago and may come back
+    joined: int = 0  # the order in which nodes came to the fleet: 0, 1, 2 …
+    labels: Mapping[str, str] = field(default_factory=dict)
+    other_runs: int = 0  # active runs other than this one that have ranks there
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The nodes of the fleet, all of them, as they stand now."""
+
+    nodes: tuple[RosterNode, ...]
 
 
 @dataclass(frozen=True)
@@ -105,10 +130,11 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class RestartRequested:
-    """The operator wants a new generation."""
+    """The operator wants a new generation, perhaps without one of the nodes."""
 
     reason: str
     by: str
+    without: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,7 +142,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = Opened | Heard | RunnerGone | RunnerFailed | StopRequested | RestartRequested | Tick
+Event = Opened | Roster | Heard | RunnerGone | RunnerFailed | StopRequested | RestartRequested | Tick
 
 # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -139,10 +165,10 @@ class Note:
 
 
 @dataclass(frozen=True)
-class EnsureRunner:
-    """See that this node has a runner for the run; one that is there is fine."""
+class Want:
+    """From now on these nodes, and no others, have to have a runner for the run; one that is there is fine."""
 
-    node: str
+    nodes: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -154,4 +180,4 @@ class Send:
     answer: Answer
 
 
-Effect = Persist | Note | EnsureRunner | Send
+Effect = Persist | Note | Want | Send

@@ -80,8 +80,9 @@ def _entries(
                 text = _toml("off")
             case int():  # run.limits
                 text = _toml(_limit(value))
-            case str():  # run.env
-                text = MASK if is_secret(name, spec.run.secret_env) else _toml(value)
+            case str():  # run.env, topology.node_labels
+                is_masked = path == "run.env" and is_secret(name, spec.run.secret_env)
+                text = MASK if is_masked else _toml(value)
         yield Setting(key=entry, value=text, origin=spec.origins.get(entry, "default"))
     for entry, text in submitted.items():
         if entry.startswith(f"{path}.") and entry.removeprefix(f"{path}.") not in table:
@@ -89,6 +90,8 @@ def _entries(
 
 
 def _value(key: Key, value: object) -> str:
+    if key.written is not None:
+        return _toml(key.written(value))
     match value:
         case None:
             return '"off"'

@@ -23,6 +23,10 @@ class ExitCode(enum.IntEnum):
     JOB_STOPPED = 5, "the job was stopped before what was waited for"
     FINDINGS = 6, "something was found (`status --check`, `validate --strict`)"
     UNAVAILABLE = 69, "no supd that answers: absent, hung, of another version, or gone in the middle"  # EX_UNAVAILABLE
+    LACKED_NODES = (
+        75,
+        "the job failed for too few nodes within `rendezvous.join_timeout`; later there may be",
+    )  # EX_TEMPFAIL
     NOT_ALLOWED = 77, "not allowed"  # EX_NOPERM
     INVALID = 78, "job.toml or supd.toml has problems"  # EX_CONFIG
     TIMED_OUT = 124, "`--timeout` or `--wait-timeout` passed"  # as in timeout(1)

@@ -35,6 +35,11 @@ def is_reserved(name: str) -> bool:
     return name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX)
 
 
+LABELS_MAX = 64
+LABEL_MAX_CHARS = 100
+"""Of a node: its labels, and the characters of the name or value of one."""
+
+MAX_NNODES = 10_000
 MAX_NPROC_PER_NODE = 4096
 
 PHASE_BYTES_MAX = 32
@@ -60,17 +65,29 @@ class RunTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyTable(msgspec.Struct, frozen=True, kw_only=True):
-    """[topology]: how many ranks."""
+    """[topology]: how many nodes and ranks, and which nodes."""
 
-    nnodes: int = 1
+    nnodes: tuple[int, int] = (1, 1)  # least and most
     nproc_per_node: int | str = "auto"  # or "auto", "gpu", "cpu", "xpu"
+    extra_nodes: str = "standby"  # those above the least: spares; or "grow": they enlarge the world
+    nodes: tuple[str, ...] = ()  # globs of names; (): every node
+    exclude: tuple[str, ...] = ()
+    node_labels: dict[str, str] = {}  # that a node must have
+    rank_order: str = "name"  # "join", "label:KEY"
     role: str = "default"
+
+    @property
+    def nnodes_wanted(self) -> int:
+        """As many as it launches on where there are enough."""
+        return self.nnodes[1] if self.extra_nodes == "grow" else self.nnodes[0]
 
 
 class RendezvousTable(msgspec.Struct, frozen=True, kw_only=True):
     """[rendezvous]: how the ranks find each other."""
 
     master_port: int | str = "auto"  # or "auto": one that is free, new each generation
+    join_timeout_s: float = 600.0  # wait for the least number of nodes; then the run fails
+    last_call_s: float = 30.0  # further wait for more of them, as long as one may come
 
 
 class DevicesTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +180,7 @@ class Submitter(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, int]  # soft limits: nofile, core, memlock, stack; -1: unlimited
     umask: int
     user: str
+    allow_mixed: bool = False  # launch although nodes would not run the same
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,17 +62,6 @@ def signal_name(refused: dict[str, str], *, is_empty_allowed: bool = False) -> C
     return check
 
 
-@accepts({"const": 1})
-def nnodes(at: Spot, value: object) -> object:
-    """The number of nodes; this version runs a job on one."""
-    is_range = isinstance(value, str) and re.fullmatch("[0-9]+:[0-9]+", value)
-    is_several = isinstance(value, int) and not isinstance(value, bool) and value > 1
-    if is_range or is_several:
-        at.wrong(Kind.NOT_YET, value, "above 1 is not in this version, which runs a job on one node", "write 1")
-        return value
-    return integer(1, 1)(at, value)
-
-
 _VARIABLE_SCHEMA = {
     "pattern": "^[^=]+$",
     "not": {"anyOf": [{"enum": sorted(RESERVED_ENV)}, {"pattern": f"^{RESERVED_ENV_PREFIX}"}]},

@@ -1,17 +1,22 @@
 """Rules over several keys of a job.toml: what contradicts (an error), and what may not be meant (a warning)."""
 
+import fnmatch
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from protocol.errors import About, Problem
+from protocol.errors import About, KeyPath, Problem
 from protocol.job import JobSpec
 from protocol.selector import NoSuchRank, choose_ranks
-from protocol.tables import Found, Kind, did_you_mean, key_text
+from protocol.tables import Found, Kind, did_you_mean, key_text, quoted
 
 PROGRAMS = ("script", "module", "command")
 PATTERN_GROUPS = ("step", "total", "loss")
 """What `progress.log_pattern` can find in a line."""
+
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+"""By which interface ranks talk: variables of torch's gloo and tensorpipe, and of NCCL (which takes `=NAME`, too)."""
+LOOPBACK = "lo"
 
 
 def check_rules(document: Mapping[str, Any], values: Mapping[str, Any], found: Found) -> None:
@@ -20,6 +25,7 @@ def check_rules(document: Mapping[str, Any], values: Mapping[str, Any], found: F
         _check_program(document.get("run", {}), found)
     _check_exit_codes(values["restart"], found)
     _check_source(values["progress"], found)
+    _check_nodes(values["topology"], found)
 
 
 def _check_program(run: Mapping[str, object], found: Found) -> None:
@@ -71,6 +77,37 @@ def _check_source(progress: Mapping[str, object], found: Found) -> None:
         )
 
 
+def _check_nodes(topology: Mapping[str, Any], found: Found) -> None:
+    """A job whose nodes are all named has enough of them."""
+    nodes, (least, _) = topology.get("nodes", ()), topology.get("nnodes", (1, 1))
+    if not nodes or not all(is_name(node) for node in nodes):
+        return
+    left = {node for node in nodes if not _excluding(node, topology.get("exclude", ()))}
+    if len(left) >= least:
+        return
+    count = f"{len(left)} node{'s' * (len(left) != 1)}"
+    behind = "" if len(left) == len(set(nodes)) else ", without those of `topology.exclude`"
+    found.add(
+        Kind.CONTRADICTION,
+        "topology.nodes",
+        "",
+        f"`topology.nodes` names {count}{behind}, and `topology.nnodes` wants {least}",
+        'name more, or write a pattern, as in "gpu-*"',
+        about=About(("topology", "nodes")),
+        other=(About(("topology", "nnodes")), "the number of nodes") if "nnodes" in topology else None,
+    )
+
+
+def is_name(glob: str) -> bool:
+    """Whether this pattern is the name of one node."""
+    return not set(glob) & set("*?[")
+
+
+def _excluding(node: str, globs: Iterable[str]) -> str | None:
+    """The first of the patterns that leaves out the node of this name."""
+    return next((glob for glob in globs if fnmatch.fnmatchcase(node, glob)), None)
+
+
 # --- warnings ----------------------------------------------------------------------------------------------------
 
 
@@ -80,6 +117,8 @@ def warnings_of(spec: JobSpec) -> Iterator[Problem]:
     yield from _unsaved(spec)
     yield from _without_effect(spec)
     yield from _out_of_order(spec)
+    yield from _of_nodes(spec)
+    yield from _loopback(spec)
 
 
 def _blind(spec: JobSpec) -> Iterator[Problem]:
@@ -161,7 +200,7 @@ def _of_other_sources(spec: JobSpec) -> Iterator[Problem]:
 
 def _of_log_lines(spec: JobSpec) -> Iterator[Problem]:
     """What of the search in the ranks' output finds nothing."""
-    progress, ranks = spec.progress, spec.topology.nproc_per_node
+    progress, nproc = spec.progress, spec.topology.nproc_per_node
     if progress.source not in ("auto", "log"):
         return
     if not progress.log_pattern:
@@ -176,7 +215,8 @@ def _of_log_lines(spec: JobSpec) -> Iterator[Problem]:
             message = f"`progress.log_pattern` has a group `{name}`, which nothing reads"
             hint = did_you_mean(name, PATTERN_GROUPS) or f"those that are read: {', '.join(PATTERN_GROUPS)}"
             yield _warning(Kind.NO_EFFECT, ("progress", "log_pattern"), message, hint)
-    if isinstance(ranks, int):
+    if isinstance(nproc, int):
+        ranks = nproc * spec.topology.nnodes_wanted
         try:
             choose_ranks(progress.log_ranks, ranks)
         except NoSuchRank as exc:
@@ -184,6 +224,38 @@ def _of_log_lines(spec: JobSpec) -> Iterator[Problem]:
             hint = f"ranks are 0 to {ranks - 1}" if ranks > 1 else "there is rank 0 only"
             other = (About(("topology", "nproc_per_node")), "ranks of the job")
             yield _warning(Kind.BLIND, ("progress", "log_ranks"), message, hint, other)
+
+
+def _of_nodes(spec: JobSpec) -> Iterator[Problem]:
+    """What of the choice of nodes does nothing."""
+    topology = spec.topology
+    least, most = topology.nnodes
+    for key in ("topology.extra_nodes", "rendezvous.last_call"):
+        if least == most and spec.is_written(key):
+            message = f"`{key}` has no effect where `topology.nnodes` is one number, {least}"
+            hint = f'write a range, as in nnodes = "{least}:{least + 1}", or leave it out'
+            yield _warning(Kind.NO_EFFECT, tuple(key.split(".")), message, hint, _other_nnodes(spec))
+    for i, node in enumerate(topology.nodes):
+        glob = _excluding(node, topology.exclude) if is_name(node) else None
+        if glob is not None:
+            message = f"`topology.nodes` names {quoted(node)}, which `topology.exclude` leaves out"
+            other = (About(("topology", "exclude", topology.exclude.index(glob))), "left out here")
+            yield _warning(Kind.NO_EFFECT, ("topology", "nodes", i), message, "take it out of one of them", other)
+
+
+def _other_nnodes(spec: JobSpec) -> tuple[About, str] | None:
+    return (About(("topology", "nnodes")), "nodes of the job") if spec.is_written("topology.nnodes") else None
+
+
+def _loopback(spec: JobSpec) -> Iterator[Problem]:
+    """Ranks on several nodes that are told to talk by an interface which ends in their own."""
+    if spec.topology.nnodes[1] == 1:
+        return
+    for name in INTERFACE_VARIABLES:
+        if spec.run.env.get(name, "").lstrip("=") == LOOPBACK:
+            message = f'`run.env.{name}` is "{LOOPBACK}", by which no rank of another machine is reached'
+            hint = "name the interface of the network between the nodes, or leave it out"
+            yield _warning(Kind.LOOPBACK, ("run", "env", name), message, hint, _other_nnodes(spec))
 
 
 def _out_of_order(spec: JobSpec) -> Iterator[Problem]:
@@ -204,8 +276,6 @@ def _out_of_order(spec: JobSpec) -> Iterator[Problem]:
         yield _warning(Kind.OUT_OF_ORDER, key, message, hint, (About(rest), "the first wait"))
 
 
-def _warning(
-    kind: Kind, path: tuple[str, str], message: str, hint: str, other: tuple[About, str] | None = None
-) -> Problem:
-    about = About(path)
-    return Problem(f"J{kind:03}", ".".join(path), "", message, hint, about=about, other=other, is_warning=True)
+def _warning(kind: Kind, path: KeyPath, message: str, hint: str, other: tuple[About, str] | None = None) -> Problem:
+    key = ".".join(str(part) for part in path if isinstance(part, str))
+    return Problem(f"J{kind:03}", key, "", message, hint, about=About(path), other=other, is_warning=True)

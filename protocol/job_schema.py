@@ -12,13 +12,15 @@ from protocol.checks import (
     duration,
     duration_or_off,
     integer,
+    labels,
     limit,
     not_yet,
+    patience,
     schema_version,
     string,
     text,
 )
-from protocol.job import MAX_NPROC_PER_NODE
+from protocol.job import MAX_NNODES, MAX_NPROC_PER_NODE
 from protocol.job_checks import (
     CANNOT_BE_CAUGHT,
     WOULD_ONLY_SUSPEND,
@@ -30,12 +32,12 @@ from protocol.job_checks import (
     limits,
     log_pattern,
     module,
-    nnodes,
     phases,
     rank_selector,
     signal_name,
 )
 from protocol.tables import Key, Schema
+from protocol.topology_checks import nnodes, node_globs, rank_order, written_nnodes
 
 SCHEMA = Schema(
     top={
@@ -94,12 +96,42 @@ SCHEMA = Schema(
             ),
         },
         "topology": {
-            "nnodes": Key(nnodes, "int", "1", "nodes of the job; this version runs a job on one"),
+            "nnodes": Key(
+                nnodes,
+                'int or "MIN:MAX"',
+                "1",
+                f"nodes of the job, 1 to {MAX_NNODES}; a range: the least that it runs on, and the most that it takes",
+                written=written_nnodes,
+            ),
             "nproc_per_node": Key(
                 integer(1, MAX_NPROC_PER_NODE, "auto", "gpu", "cpu", "xpu"),
                 'int, "auto", "gpu", "cpu" or "xpu"',
                 '"auto"',
                 "ranks on each node, 1 to 4096; auto: one for each accelerator, 1 where there is none",
+            ),
+            "extra_nodes": Key(
+                choice("standby", "grow"),
+                '"standby" or "grow"',
+                '"standby"',
+                "nodes above the least number: standby: they are spares, of which one takes the place of a node that "
+                "is lost; grow: they enlarge the world",
+            ),
+            "nodes": Key(
+                node_globs, "[glob]", "[]", 'names of nodes that may run the job, as in `["gpu-0*"]`; []: every node'
+            ),
+            "exclude": Key(node_globs, "[glob]", "[]", "names of nodes that are left out"),
+            "node_labels": Key(
+                labels,
+                "table of strings",
+                "{}",
+                'what a node must have in its `[node] labels`, as in `{ rack = "b" }`',
+            ),
+            "rank_order": Key(
+                rank_order,
+                '"name", "join" or "label:KEY"',
+                '"name"',
+                "which node has the first ranks: by name (node-2 before node-10), by the order in which they came to "
+                "the fleet, or by a label; a node keeps its place for as long as it takes part",
             ),
             "role": Key(text, "string", '"default"', "ROLE_NAME of the ranks"),
         },
@@ -118,6 +150,20 @@ SCHEMA = Schema(
             ),
         },
         "rendezvous": {
+            "join_timeout": Key(
+                patience,
+                "duration",
+                '"10m"',
+                "wait for the least number of nodes; then the run fails",
+                field="join_timeout_s",
+            ),
+            "last_call": Key(
+                duration,
+                "duration",
+                '"30s"',
+                "further wait for more nodes where there are enough to begin, and only for one that may come",
+                field="last_call_s",
+            ),
             "master_port": Key(
                 integer(1, 65535, "auto"),
                 'int or "auto"',
@@ -299,15 +345,7 @@ SCHEMA = Schema(
             "notify",
         ),
         "run": ("preload", "launcher", "backend"),
-        "topology": (
-            "extra_nodes",
-            "grow_min_interval",
-            "grow_without_checkpoint",
-            "nodes",
-            "exclude",
-            "node_labels",
-            "rank_order",
-        ),
+        "topology": ("grow_min_interval", "grow_without_checkpoint"),
         "devices": ("kind", "numa", "require_free"),
         "restart": (
             "max_infra_restarts",
@@ -317,7 +355,7 @@ SCHEMA = Schema(
             "count_membership",
             "on_budget_spent",
         ),
-        "rendezvous": ("join_timeout", "last_call", "interface", "master_addr"),
+        "rendezvous": ("interface", "master_addr"),
         "progress": ("preset",),
         "hang": ("auto_factor", "auto_min", "auto_warmup", "output_silence"),
         "checkpoint": ("log_pattern",),

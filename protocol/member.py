@@ -49,6 +49,7 @@ from protocol.member_events import (
     Wrote,
 )
 from protocol.messages.member import (
+    STUCK_PIDS_MAX,
     Assignment,
     Offer,
     Order,
@@ -62,6 +63,7 @@ from protocol.messages.member import (
     Stop,
     Wait,
 )
+from protocol.reports import lasting
 from protocol.signals import signal_number
 
 RENEW_S = 1.0
@@ -100,6 +102,7 @@ class Member:
         self.health = Health(spec)
         self.is_ending = False  # released or dismissed: ends once nothing is left
         self._number = 0
+        self._now_s = now_s  # of the event that is being handled
         self._renew_at_s = now_s + RENEW_S
         self._alone_since_s: float | None = now_s
         self._is_spawning = False  # a Launched is still to come
@@ -110,7 +113,7 @@ class Member:
         self._offer_is_old = True
         self._is_looking_up = False
         self._settled_since_s = now_s
-        self._persisted = _lasting(self.report())  # nothing yet that would be missed
+        self._persisted = lasting(self.report())  # nothing yet that would be missed
         self._has_ended = False
 
     # --- the door ------------------------------------------------------------------------------------------------
@@ -122,6 +125,7 @@ class Member:
         """
         if self._has_ended:
             return []
+        self._now_s = now_s
         match event:
             case Ordered(order):
                 effects = self._on_order(order, now_s)
@@ -433,19 +437,20 @@ class Member:
             part=self.part,
             ranks=tuple(self._rank_report(number, order.get(number, 0)) for number in sorted(self.ranks)),
             spawn_failure=self.spawn_failure,
-            stuck_pids=self.stuck_pids,
+            stuck_pids=self.stuck_pids[:STUCK_PIDS_MAX],
             saved_step=self.saved_step,
             offer=self.offer,
         )
 
     def _rank_report(self, number: int, order: int) -> RankReport:
         rank, watched = self.ranks[number], self.health.ranks[number]
+        ago_s = round(max(0.0, self._now_s - rank.ended_s), 4)
         return RankReport(
             rank=number,
             local_rank=rank.local_rank,
             pid=rank.pid,
             started=rank.started,
-            exit=None if rank.exit is None else msgspec.structs.replace(rank.exit, order=order),
+            exit=rank.exit and msgspec.structs.replace(rank.exit, order=order, ago_s=ago_s),
             step=watched.sample.step,
             total_steps=watched.sample.total_steps,
             loss=watched.sample.loss,
@@ -456,10 +461,10 @@ class Member:
         )
 
     def _persist(self, report: Renewal) -> list[Effect]:
-        lasting = _lasting(report)
-        if lasting == self._persisted:
+        kept = lasting(report)
+        if kept == self._persisted:
             return []
-        self._persisted = lasting
+        self._persisted = kept
         return [Persist(report)]
 
     def _tell(self) -> list[Effect]:
@@ -477,21 +482,3 @@ class Member:
             assert self.offer is None, "an offer of a node that runs something"
         if self.part is Part.RUNNING:
             assert all(r.started for r in self.ranks.values()), "running before every rank has started"
-
-
-def _lasting(report: Renewal) -> Renewal:
-    """The report but for what is not worth a write: what ranks show of their progress changes all the time."""
-    ranks = (
-        msgspec.structs.replace(
-            r,
-            step=None,
-            total_steps=None,
-            loss=None,
-            phase="",
-            silent_s=None,
-            stall=r.stall if stalls.fatal([r]) else None,
-            remark="",
-        )
-        for r in report.ranks
-    )
-    return msgspec.structs.replace(report, number=0, offer=None, ranks=tuple(ranks))

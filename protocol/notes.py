@@ -5,16 +5,41 @@ from collections.abc import Iterable, Mapping
 from protocol import stalls, verdict
 from protocol.coordinator_events import Note, Seat
 from protocol.messages.control import Incident
-from protocol.messages.member import RankReport, Renewal, Stall
+from protocol.messages.member import Offer, RankReport, Renewal, Stall
+from protocol.text import host_port, one_line, some_of
 
 
-def launched(seats: Mapping[str, Seat]) -> Note:
-    """A generation has been given out."""
+def heirs(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, str]:
+    """Who has got whose place in the order of ranks."""
+    holders = {slot: node for node, slot in before.items()}
+    return {node: holders[slot] for node, slot in now.items() if slot in holders and holders[slot] != node}
+
+
+def launched(seats: Mapping[str, Seat], heirs: Mapping[str, str]) -> Note:
+    """A generation has been given out; `heirs` have taken the places of other nodes."""
     first = next(iter(seats.values())).assignment
-    ranks, nodes, master = first.world_size, first.nnodes, f"{first.master_addr}:{first.master_port}"
+    ranks, nodes, master = first.world_size, first.nnodes, host_port(first.master_addr, first.master_port)
     size = f"{ranks} rank{'s' if ranks > 1 else ''} on {nodes} node{'s' if nodes > 1 else ''}"
-    text = f"generation {first.generation}: {size}, master {master}"
+    which = f" ({some_of(seats)})" if nodes > 1 else ""
+    moved = "".join(f"; {node} takes the place of {other}" for node, other in heirs.items())
+    text = f"generation {first.generation}: {size}{which}, master {master}{moved}"
     return Note("generation.launched", text, first.generation, {"ranks": ranks, "nodes": nodes, "master": master})
+
+
+def unfit(node: str, why: str) -> Note:
+    """A run does without a node, until its runner offers something better or the next rendezvous."""
+    return Note("node.unfit", f"{node} cannot run this job: {why}", None, {"node": node})
+
+
+def counted(generation: int, offers: Mapping[str, Offer], told: dict[str, str]) -> list[Note]:
+    """How nodes counted their ranks, where that has not been told; `told` is brought up to date."""
+    found = []
+    for node, offer in offers.items():
+        how = one_line(offer.note)
+        if how and how != told.get(node):
+            told[node] = how
+            found.append(Note("ranks.counted", f"{node}: {how}", generation, {"node": node}))
+    return found
 
 
 def ended(generation: int, reports: Iterable[Renewal], ran_s: float, grace: str) -> Note:

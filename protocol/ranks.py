@@ -185,7 +185,7 @@ def _contract(job: Job, assignment: Assignment, place: Place, base: Mapping[byte
         "ROLE_NAME": spec.topology.role,
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": assignment.world_size,
-        "MASTER_ADDR": assignment.master_addr,
+        "MASTER_ADDR": assignment.master_addr.strip("[]"),  # which belong to an address with a port
         "MASTER_PORT": assignment.master_port,
         # The generation, equal on all ranks. (torchrun's own value is one agent's count of used restarts.)
         "TORCHELASTIC_RESTART_COUNT": assignment.generation,

@@ -1,62 +1,101 @@
-"""What the runners of a generation have reported, taken together. Pure functions.
+"""What the runners of a generation have reported, counted as it comes in: a thousand of them report every second."""
 
-`seats` has every node of the generation, `parts` the newest renewal of each node that has reported since its launch.
-"""
+from collections.abc import Iterable, Mapping
 
-from collections.abc import Callable, Iterable, Mapping
+from msgspec.structs import replace
 
+from protocol import stalls
 from protocol.coordinator_events import Seat
 from protocol.messages.member import Part, Renewal
 from protocol.seating import ranks_of
 
-Seats = Mapping[str, Seat]
-Parts = Mapping[str, Renewal]
 
+class Reports:
+    """The newest report of each seated runner since the launch, and what they say together. Taking one in costs what
+    that one is long, however many there are."""
 
-def all_finished(seats: Seats, parts: Parts) -> bool:
-    """Whether every rank has ended with 0."""
-    return _all(seats, parts, lambda part: part.part is Part.FINISHED)
+    def __init__(self, seats: Mapping[str, Seat], parts: Mapping[str, Renewal] | None = None) -> None:
+        """`parts` are reports by node that are known already."""
+        self.parts: dict[str, Renewal] = {}
+        self._nodes = len(seats)
+        self._ranks = sum(seat.assignment.nproc for seat in seats.values())
+        self._launched = self._finished = self._started = self._ended = 0
+        for node, renewal in (parts or {}).items():
+            self.take_in(node, renewal)
 
+    def take_in(self, node: str, renewal: Renewal) -> None:
+        """A report that fits the seat of its node; it stands for the one before."""
+        if (before := self.parts.get(node)) is not None:
+            self._count(before, -1)
+        self.parts[node] = renewal
+        self._count(renewal, 1)
 
-def all_launched(seats: Seats, parts: Parts) -> bool:
-    """Whether no runner is still starting its ranks."""
-    return _all(seats, parts, lambda part: part.part in (Part.RUNNING, Part.FINISHED))
+    def _count(self, renewal: Renewal, by: int) -> None:
+        self._launched += by * (renewal.part in (Part.RUNNING, Part.FINISHED))
+        self._finished += by * (renewal.part is Part.FINISHED)
+        for rank in renewal.ranks:
+            self._started += by * rank.started
+            self._ended += by * (rank.exit is not None)
 
+    @property
+    def all_finished(self) -> bool:
+        """Whether every rank has ended with 0."""
+        return self._finished == self._nodes > 0
 
-def all_started(seats: Seats, parts: Parts) -> bool:
-    """Whether every rank has started, by what its runner says of it now."""
-    started = sum(rank.started for part in parts.values() for rank in part.ranks)
-    return started == sum(seat.assignment.nproc for seat in seats.values())
+    @property
+    def all_launched(self) -> bool:
+        """Whether no runner is still starting its ranks."""
+        return self._launched == self._nodes > 0
 
+    @property
+    def all_started(self) -> bool:
+        """Whether every rank has started, by what its runner says of it now."""
+        return self._started == self._ranks > 0
 
-def _all(seats: Seats, parts: Parts, holds: Callable[[Renewal], bool]) -> bool:
-    """Whether it holds of every seated runner's report; never of one that has not reported."""
-    reports = [parts.get(node) for node in seats]
-    return all(report is not None and holds(report) for report in reports)
+    @property
+    def any_ended(self) -> bool:
+        """Whether a rank has."""
+        return self._ended > 0
 
+    def unended(self, seat: Seat) -> tuple[int, ...]:
+        """The ranks of a seat of whose end nobody knows."""
+        part = self.parts.get(seat.node)
+        ended = {rank.rank for rank in part.ranks if rank.exit is not None} if part is not None else set()
+        return tuple(rank for rank in ranks_of(seat) if rank not in ended)
 
-def any_ended(parts: Parts) -> bool:
-    """Whether a rank has."""
-    return any(rank.exit is not None for part in parts.values() for rank in part.ranks)
+    @property
+    def longest_life_s(self) -> float | None:
+        """Of the ranks that have ended; None: of none is it known."""
+        lives = (r.exit.ran_s for part in self.parts.values() for r in part.ranks if r.exit is not None)
+        return max(lives, default=None)
 
-
-def unended(seat: Seat, parts: Parts) -> tuple[int, ...]:
-    """The ranks of a seat of whose end nobody knows."""
-    ended = {rank.rank for part in parts.values() for rank in part.ranks if rank.exit is not None}
-    return tuple(rank for rank in ranks_of(seat) if rank not in ended)
-
-
-def longest_life_s(parts: Parts) -> float | None:
-    """Of the ranks that have ended; None: of none is it known."""
-    return max((r.exit.ran_s for part in parts.values() for r in part.ranks if r.exit is not None), default=None)
-
-
-def last_step(parts: Parts) -> tuple[int, float] | None:
-    """The step that every rank which shows steps has reached, and for how long the rank behind has shown nothing."""
-    shown = [(r.step, r.silent_s or 0.0) for part in parts.values() for r in part.ranks if r.step is not None]
-    return min(shown, default=None)
+    @property
+    def last_step(self) -> tuple[int, float] | None:
+        """The step that every rank which shows steps has reached, and for how long (s) the rank behind has shown
+        nothing."""
+        ranks = (r for part in self.parts.values() for r in part.ranks)
+        return min(((r.step, r.silent_s or 0.0) for r in ranks if r.step is not None), default=None)
 
 
 def saved_step(renewals: Iterable[Renewal]) -> int | None:
     """The last checkpoint that any runner has seen."""
     return max((r.saved_step for r in renewals if r.saved_step is not None), default=None)
+
+
+def lasting(report: Renewal) -> Renewal:
+    """The report but for what is not worth a write: what ranks show of their progress changes all the time."""
+    ranks = (
+        replace(
+            r,
+            step=None,
+            total_steps=None,
+            loss=None,
+            phase="",
+            silent_s=None,
+            stall=r.stall if stalls.fatal([r]) else None,
+            remark="",
+            exit=r.exit and replace(r.exit, ago_s=0.0),
+        )
+        for r in report.ranks
+    )
+    return replace(report, number=0, offer=None, ranks=tuple(ranks))

@@ -42,6 +42,7 @@ class Kind(enum.IntEnum):
     TEXT = 206  # empty, with a NUL, or not of the form that is wanted
     SIGNAL = 207
     ENV = 208  # not a variable's name, or a variable that supd sets itself
+    INVERTED = 210  # a range whose least is above its most
     ADDRESS = 211
     PATH = 212
     EXCLUSIVE = 301  # exactly one of some keys is wanted
@@ -52,6 +53,7 @@ class Kind(enum.IntEnum):
     UNSAVED = 502  # restarts, and nothing known of checkpoints
     NO_EFFECT = 503  # a key that does nothing without another
     OUT_OF_ORDER = 504  # a limit that passes before another that it builds on, or a wait above the longest one
+    LOOPBACK = 505  # ranks on several nodes, and an interface that no other node reaches
 
 
 class Found:
@@ -212,6 +214,7 @@ class Key(NamedTuple):
     default: str  # as it would stand in the file, or words; "" for none
     meaning: str
     field: str = ""  # of the struct, where that has another name
+    written: Callable[[Any], object] | None = None  # makes its value what stands in the file, where that is another
     is_required: bool = False
     is_expanded: bool = False  # {rank}, ${NAME} and the like are filled in on the node
 

@@ -10,6 +10,7 @@ from protocol.job import Job
 from protocol.messages.control import RankStatus, RunStatus
 from protocol.messages.member import Part, RankReport
 from protocol.pace import Pace
+from protocol.rendezvous import Wait
 from protocol.signals import shell_code, signal_name
 
 
@@ -27,11 +28,11 @@ def run_status(
     ranks = rank_statuses(run, now_s)
     waiting_for, until_s = _waiting(run, ranks, now_s)
     seat = next(iter(run.seats.values()), None)
-    nproc = job.spec.topology.nproc_per_node
+    nproc, wanted = job.spec.topology.nproc_per_node, job.spec.topology.nnodes_wanted
     reports = sorted((r for part in run.parts.values() for r in part.ranks), key=lambda report: report.rank)
     reported = max((r.total_steps for r in reports if r.total_steps is not None), default=None)
     total_steps = job.spec.progress.total_steps or reported
-    pace = run.pace if run.phase in (Phase.LAUNCHING, Phase.RUNNING) else Pace()
+    pace = run.current.pace if run.phase in (Phase.LAUNCHING, Phase.RUNNING) else Pace()
     return RunStatus(
         run=job.run,
         job=job_name(RunId(job.run)),
@@ -41,9 +42,10 @@ def run_status(
         generation=None if run.generation == NO_GENERATION else run.generation,
         has_started=run.has_started,
         ranks_running=sum(1 for r in ranks if r.state in ("initializing", "running", "stalled")),
-        ranks=seat.assignment.world_size if seat else nproc * len(run.nodes) if isinstance(nproc, int) else None,
-        nodes=run.nodes,
+        ranks=seat.assignment.world_size if seat else nproc * wanted if isinstance(nproc, int) else None,
+        nodes=tuple(run.seats),
         nnodes=job.spec.topology.nnodes,
+        spares=() if run.is_final or not run.seats else run.rendezvous.spares(run.seats),
         user=job.submitter.user,
         submitted_wall_s=submitted_wall_s,
         ended_wall_s=ended_wall_s,
@@ -53,7 +55,7 @@ def run_status(
         restarts_used=run.ledger.used,
         max_restarts=job.spec.restart.max_restarts,
         saved_step=run.saved_step,
-        incident=run.incident,
+        incident=run.case.incident,
         rank_list=ranks if with_ranks else (),
         logs_dir=logs_dir,
         step=min((r.step for r in reports if r.step is not None), default=None),
@@ -62,10 +64,8 @@ def run_status(
         eta_s=None if total_steps is None else pace.eta_s(total_steps, now_s),
         loss=next((r.loss for r in reports if r.loss is not None), None),
         silent_s=pace.silent_s(now_s),
+        lacked_nodes=run.lacked_nodes,
     )
-
-
-_AFTER_INCIDENT = {Phase.STOPPING, Phase.BACKOFF, Phase.FORMING}
 
 
 def state_word(run: Coordinator) -> str:
@@ -95,8 +95,10 @@ def _reason(run: Coordinator) -> str:
     """Why the run is in its state, where there is more to say than the state."""
     if run.reason:
         return run.reason
-    if run.incident is not None and run.phase in _AFTER_INCIDENT:
-        return run.incident.summary
+    if run.phase in (Phase.BACKOFF, Phase.FORMING):
+        return run.restart_reason
+    if run.phase is Phase.STOPPING:
+        return run.case.incident.summary if run.case.is_open and run.case.incident is not None else run.restart or ""
     stalled = _stalled(run)
     if not stalled:
         return _remark(run)
@@ -122,14 +124,18 @@ def rank_statuses(run: Coordinator, now_s: float) -> tuple[RankStatus, ...]:
     found: dict[int, RankStatus] = {}
     for node, seat in run.seats.items():
         part = run.parts.get(node)
-        lost = (node in run.gone or run.is_final) and (part is None or part.part not in (Part.STOPPED, Part.FINISHED))
+        lost = (node in run.current.gone or run.is_final) and (
+            part is None or part.part not in (Part.STOPPED, Part.FINISHED)
+        )
         reports = {r.rank: r for r in part.ranks} if part else {}
-        unheard_s = max(0.0, now_s - run.heard_s.get(node, now_s))
+        unheard_s = max(0.0, now_s - run.roll.heard_s.get(node, now_s))
         for local_rank in range(seat.assignment.nproc):
             rank = seat.assignment.first_rank + local_rank
             report = reports.get(rank)
             if report is None:
-                state = "lost" if lost else "exited" if run.phase not in LIVE or node in run.gone else "spawning"
+                state = (
+                    "lost" if lost else "exited" if run.phase not in LIVE or node in run.current.gone else "spawning"
+                )
                 note = "" if state != "exited" else "never spawned, or its end is not known here"
                 found[rank] = RankStatus(rank=rank, node=node, local_rank=local_rank, pid=None, state=state, note=note)
             else:
@@ -181,11 +187,8 @@ def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...], now_s: float) -> t
     alive = tuple(r.rank for r in ranks if r.state in ("spawning", "initializing", "running", "stalled"))
     match run.phase:
         case Phase.FORMING:
-            held = [r.offer.waits_for for r in run.newest.values() if r.offer is not None and r.offer.waits_for]
-            if held:
-                return "; ".join(held), None
-            absent = [n for n in run.nodes if n not in run.newest]
-            return f"the runner on {', '.join(absent or run.nodes)}", None
+            wait = run.rendezvous.foresee(run.must_not, now_s)
+            return (wait.text, wait.until_s) if isinstance(wait, Wait) else ("", None)
         case Phase.LAUNCHING:
             started = {r.rank for part in run.parts.values() for r in part.ranks if r.started}
             new = tuple(rank for rank in alive if rank not in started)
@@ -211,8 +214,8 @@ def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...], now_s: float) -> t
 def _silence(run: Coordinator, now_s: float) -> str:
     """Runners of this generation that have not reported: yet, or for a while."""
     silent = []
-    for node in run.seats.keys() - run.gone:
-        quiet_s = now_s - run.heard_s.get(node, now_s)
+    for node in run.seats.keys() - run.current.gone:
+        quiet_s = now_s - run.roll.heard_s.get(node, now_s)
         if quiet_s > SILENT_S:
             silent.append(f"{node} (silent for {quiet_s:.0f} s)")
         elif node not in run.parts and run.phase is not Phase.LAUNCHING:

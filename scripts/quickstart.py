@@ -273,8 +273,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="quickstart", description="Train a small model, and disturb one of its ranks."
     )
-    parser.add_argument("--hang", action="store_true", help="stop one rank (SIGSTOP) instead of killing it")
-    disturbance = STOP if parser.parse_args().hang else KILL
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--hang", action="store_true", help="stop one rank (SIGSTOP) instead of killing it")
+    what.add_argument(
+        "--nodes", type=int, choices=(3,), help="train on 3 nodes instead, of which one is taken out and in again"
+    )
+    options = parser.parse_args()
+    if options.nodes:
+        sys.path.insert(0, str(ROOT))
+        from scripts import quickstart_nodes
+
+        return quickstart_nodes.main(options.nodes)
+    disturbance = STOP if options.hang else KILL
     # A unix socket's path is short; a TMPDIR need not be.
     parent = None if len(tempfile.gettempdir()) < 50 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="supd-quickstart-", dir=parent) as name:

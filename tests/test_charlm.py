@@ -60,10 +60,10 @@ def finished(rank: Rank) -> str:
     return out
 
 
-def pair(port: int) -> list[dict[str, object]]:
-    """The environments of two ranks that meet at `port`."""
-    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [common | {"RANK": rank} for rank in range(2)]
+def ranks_at(port: int, world_size: int = 2) -> list[dict[str, object]]:
+    """The environments of two ranks that meet at `port`, or of as many as are said."""
+    common = {"WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [common | {"RANK": rank} for rank in range(world_size)]
 
 
 @pytest.fixture
@@ -106,15 +106,26 @@ def test_sigterm_saves_the_step_it_comes_at_and_does_not_pass_for_the_end(start:
 def test_two_ranks_go_on_from_what_one_has_saved_and_tell_why_they_had_to(start: Start, port: int) -> None:
     finished(start(steps=2, save_every=2))
     why = {"SUPD_GENERATION": 1, "SUPD_RESTART_REASON": "rank 3 killed by SIGKILL"}
-    ranks = [start(steps=4, save_every=2, **env, **why) for env in pair(port)]
+    ranks = [start(steps=4, save_every=2, **env, **why) for env in ranks_at(port)]
     first, second = [finished(rank).splitlines() for rank in ranks]
     assert "resuming from step 2 (generation 1, reason: rank 3 killed by SIGKILL)" in first
     assert first[-1] == "finished: step 4"
     assert second == ["rank 1 of 2 has met the others"]
 
 
+def test_the_loss_goes_on_at_another_world_size_as_if_nothing_had_changed(start: Start, port: int) -> None:
+    undisturbed = finished(start(steps=18, save_every=6, out="undisturbed"))
+    printed = ""
+    for steps, world_size in ((6, 3), (18, 2)):
+        ranks = [start(steps=steps, save_every=6, **env) for env in ranks_at(port, world_size)]
+        printed, *_ = [finished(rank) for rank in ranks]
+    assert "384 windows seen so far; the 64 of each step are split among 2 ranks" in printed.splitlines()
+    last, as_wanted = (float(SCORE.findall(text)[-1][1]) for text in (printed, undisturbed))
+    assert last == pytest.approx(as_wanted, rel=0.02)
+
+
 def test_a_rank_whose_peer_is_killed_ends_at_once_and_blames_nobody_at_length(start: Start, port: int) -> None:
-    first, second = (start(steps=FOREVER, save_every=FOREVER, **env) for env in pair(port))
+    first, second = (start(steps=FOREVER, save_every=FOREVER, **env) for env in ranks_at(port))
     lines_until(first.stdout, "step 10 loss")
     second.kill()
     _, err = first.communicate()

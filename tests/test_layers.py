@@ -16,10 +16,12 @@ OURS = {
     "supervisor.daemon": {"protocol", "supervisor.shell", "supervisor.logs", "supervisor.daemon"},
     "supervisor.runner": {"protocol", "supervisor.shell", "supervisor.logs", "supervisor.runner", "supervisor.worker"},
     "supervisor.cli": {"protocol", "supervisor.shell", "supervisor.logs", "supervisor.cli"},
+    "tests.sim": {"protocol"},
 }
 """Folder -> what it may import of ours. (supervisor.worker imports only itself: tests/worker/test_import.py.)"""
 
 NEVER = {
+    "tests.sim": {"asyncio", "socket", "torch"},  # virtual time needs no loop
     "protocol": {"asyncio", "socket", "os", "time", "random", "logging", "subprocess", "threading", "torch"},
     "supervisor.cli": {"asyncio", "structlog", "uvloop", "torch"},  # supctl answers at once: no slow import
 }

@@ -1,6 +1,7 @@
 """Wire structs, one file per pair of speakers.
 
     member     runner <-> coordinator, from its first frame on
+    fleet      supd <-> the supd that hosts the coordinator, and supd <-> supd
     runner     supd -> a ready runner, and what a runner leaves on disk for the next supd
     control    supctl <-> supd
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from protocol.errors import Place
+from protocol.ids import GenerationNumber
 from protocol.messages import Message, decoder
 
 REASON_MAX = 300
@@ -98,8 +99,9 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     has_started: bool  # all ranks of generation 0 have started, ever
     ranks_running: int
     ranks: int | None  # None: not known before a node has offered itself
-    nodes: tuple[str, ...]
-    nnodes: int
+    nodes: tuple[str, ...]  # of the newest generation, by node_rank
+    nnodes: tuple[int, int]  # least and most that it wants
+    spares: tuple[str, ...]  # nodes that stand by
     user: str
     submitted_wall_s: float
     ended_wall_s: float | None
@@ -118,6 +120,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     eta_s: float | None = None
     loss: float | None = None
     silent_s: float | None = None  # since the job's step last went up
+    lacked_nodes: bool = False  # it failed because there were too few nodes (exit code 75)
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +129,31 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     key: str  # "stop.grace"
     value: str  # as it would stand in the file
     origin: str  # file, --set, --name, --, submitter, default
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of the fleet."""
+
+    node: str
+    state: str  # one of NODE_STATES
+    address: str  # by which peers reach it
+    port: int
+    is_host: bool = False  # its supd hosts the coordinator
+    runs: tuple[str, ...] = ()  # that have ranks there
+    spare_of: tuple[str, ...] = ()
+    clock_off_s: float | None = None  # its clock against the coordinator's, as it joined
+    seen_s: float | None = None  # since it was heard last; None: it is the host, or not since the host's supd started
+    joined_wall_s: float = 0.0
+    labels: dict[str, str] = {}
+    note: str = ""  # what an operator should see
+    host: str = ""
+    boot_id: str = ""
+    kernel: str = ""
+    python: str = ""
+    supd: str = ""
+    cpus: int = 0
+    memory_bytes: int = 0
+    devices: str = ""
 
 
 # --- requests ----------------------------------------------------------------------------------------------------
@@ -152,6 +180,7 @@ class Start(Message, frozen=True):
     replace: bool = False  # stop the job's active run first, and wait until it is gone
     columns: Annotated[int, Meta(ge=1, le=COLUMNS_MAX)] = 120  # of the terminal on which problems are shown
     is_ascii: bool = False  # it has no other characters
+    allow_mixed: bool = False  # launch although nodes would not run the same
 
 
 class StopRun(Message, frozen=True):
@@ -168,6 +197,13 @@ class RestartRun(Message, frozen=True):
 
     run: str
     reason: Annotated[str, Meta(max_length=REASON_MAX)]
+    without: str = ""  # a node that the next generation leaves out
+
+
+class GetNodes(Message, frozen=True):
+    """The nodes of the fleet: one, or with `node` empty all of them."""
+
+    node: str = ""
 
 
 class GetStatus(Message, frozen=True):
@@ -182,7 +218,7 @@ class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: tuple[int, ...] | None = None  # None: rank 0, and the stderr of all
     streams: tuple[str, ...] = ("out", "err")
-    generation: int | None = None  # None with `all_generations` False: the newest
+    generation: GenerationNumber | None = None  # None with `all_generations` False: the newest
     all_generations: bool = False
     tail_lines: int | None = 200  # a rank and stream; None: all
     since_wall_s: float | None = None  # lines whose end the runner read at that time or later
@@ -195,7 +231,7 @@ class Watch(Message, frozen=True):
     run: str
     follow: bool
     events: bool = False
-    after_event: int = -1
+    after_event: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
     snapshots: bool = False
     logs: LogSelection | None = None
 
@@ -221,7 +257,7 @@ class Resolve(Message, frozen=True):
     word: str
 
 
-Request = Start | StopRun | RestartRun | GetStatus | Watch | LogPaths | Describe | Resolve
+Request = Start | StopRun | RestartRun | GetStatus | GetNodes | Watch | LogPaths | Describe | Resolve
 
 # --- replies -----------------------------------------------------------------------------------------------------
 
@@ -263,6 +299,12 @@ class Statuses(Message, frozen=True):
     runs: tuple[RunStatus, ...]
 
 
+class Nodes(Message, frozen=True):
+    """The answer to GetNodes."""
+
+    nodes: tuple[NodeStatus, ...]
+
+
 class LogChunk(Message, frozen=True):
     """Bytes of one rank's stream, as written. Whole lines, but for the last bytes of a stream that ended
     (or waits) in the middle of one, and for a line over 64 KiB, which comes in pieces."""
@@ -275,6 +317,13 @@ class LogChunk(Message, frozen=True):
     times: tuple[
         tuple[int, float], ...
     ] = ()  # (offset in `data`, when the lines from there on were read; 0: not known)
+    offset: int = 0  # of `data` in its file
+
+
+class Notice(Message, frozen=True):
+    """What whoever watches should know: that a node's output is missing."""
+
+    text: str
 
 
 class Paths(Message, frozen=True):
@@ -300,7 +349,7 @@ class End(Message, frozen=True):
     """A Watch is over: everything selected has been sent (and, following, the run has ended)."""
 
 
-ControlReply = Failure | Done | Statuses | EventRecord | LogChunk | Paths | Description | End
+ControlReply = Failure | Done | Statuses | Nodes | EventRecord | LogChunk | Notice | Paths | Description | End
 
 
 class Outcome(enum.StrEnum):
@@ -313,7 +362,8 @@ class Outcome(enum.StrEnum):
 
 RUN_STATES = ("starting", "running", "stalled", "restarting", "stopping", *Outcome)
 RANK_STATES = ("spawning", "initializing", "running", "stalled", "exited", "killed", "lost")
-"""The words for how a run and a rank are. A later version may have more."""
+NODE_STATES = ("ready", "standby", "unreachable")
+"""The words for how a run, a rank and a node are. A later version may have more."""
 
 
 decode_greeting: Callable[[bytes], Greeting] = decoder(Greeting)

@@ -7,12 +7,30 @@ acknowledgement and no "already told" (docs/protocol.md, "Renewals and answers")
 
 import enum
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from protocol.ids import NO_GENERATION
-from protocol.job import Job
+from protocol.ids import NO_GENERATION, Incarnation
+from protocol.job import MAX_NPROC_PER_NODE, Job
 from protocol.messages import Message, decoder
+from protocol.text import Line
+
+RANK_MAX = 2**31 - 1
+PHASE_MAX_CHARS = 100
+STUCK_PIDS_MAX = 1000
+"""More are not named."""
+
+DIGESTS_MAX = 16
+TAIL_LINES_MAX, TAIL_BYTES_MAX = 200, 2000
+
+Versions = Annotated[tuple[int, ...], Meta(max_length=100)]
+Tail = Annotated[tuple[Annotated[bytes, Meta(max_length=TAIL_BYTES_MAX)], ...], Meta(max_length=TAIL_LINES_MAX)]
+Pids = Annotated[tuple[int, ...], Meta(max_length=STUCK_PIDS_MAX)]
+Digests = Annotated[dict[Annotated[str, Meta(max_length=32)], Line], Meta(max_length=DIGESTS_MAX)]
+Host = Annotated[str, Meta(pattern=r"^[!-~]{1,255}\Z")]
+"""A name or an address: it becomes MASTER_ADDR."""
 
 
 class Part(enum.StrEnum):
@@ -36,9 +54,10 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     order: int  # 0, 1, 2 … in the order in which this runner saw its ranks end
     wall_s: float  # seconds since 1970, for people only
     ran_s: float
+    ago_s: float = 0.0  # between that and this report
     stopped_by_us: bool  # it ended after we had begun to stop it: never a failure of its own
-    oom: str = ""  # what the kernel's memory controller says, where it says that this was its doing
-    stderr_tail: tuple[bytes, ...] = ()  # its last lines, at most 20 of at most 2000 bytes
+    oom: Line = ""  # what the kernel's memory controller says, where it says that this was its doing
+    stderr_tail: Tail = ()  # its last lines: 20, or more where it wrote stacks
 
     @property
     def failed(self) -> bool:
@@ -74,7 +93,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     state: StallState  # of its process
     silent_s: float  # how long the runner has watched it without seeing a change
     limit_s: float
-    setting: str  # whose limit that is: "hang.step_timeout", "hang.phases.eval"
+    setting: Line  # whose limit that is: "hang.step_timeout", "hang.phases.eval"
     action: StallAction
 
     @property
@@ -94,42 +113,43 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None  # the last one it has shown, by beat, log line or file
     total_steps: int | None = None  # by its log line or file
     loss: float | None = None
-    phase: str = ""  # that it has declared; "": the usual steps
+    phase: Annotated[str, Meta(max_length=PHASE_MAX_CHARS)] = ""  # that it has declared; "": the usual steps
     silent_s: float | None = None  # since the runner last saw it change; None: it never did
     stall: Stall | None = None
-    remark: str = ""  # why no more is known of its progress
+    remark: Line = ""  # why no more is known of its progress
 
 
 class SpawnFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that could not be spawned."""
 
     rank: int
-    path: str  # what could not be executed, opened or entered
-    reason: str
+    path: Line  # what could not be executed, opened or entered
+    reason: Line
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What this runner's node can give to the next generation."""
 
     slots: int  # ranks it would run, by `topology.nproc_per_node`; 0 with a `problem`
-    address: str  # where the other nodes reach it
+    address: Host  # where the other nodes reach it
     port: int  # `rendezvous.master_port`, or one that was free there a moment ago and is not the last generation's
-    problem: str = ""  # why it can run none
-    waits_for: str = ""  # why it can run none yet; `port` is 0 then
-    note: str = ""  # how the ranks were counted, where the job leaves that to the node or may not mean it
+    problem: Line = ""  # why it can run none
+    waits_for: Line = ""  # why it can run none yet; `port` is 0 then
+    note: Line = ""  # how the ranks were counted, where the job leaves that to the node or may not mean it
+    digest: Digests = {}  # what it would run: "job", "script", "python", "torch"; {} where only one node can
 
 
 class Renewal(Message, frozen=True):
     """A runner's numbered report of its whole state."""
 
     number: int  # counts up in one incarnation
-    generation: int = NO_GENERATION
+    generation: int = NO_GENERATION  # -1: none yet
     part: Part = Part.IDLE
-    ranks: tuple[RankReport, ...] = ()
+    ranks: Annotated[tuple[RankReport, ...], Meta(max_length=MAX_NPROC_PER_NODE)] = ()
     spawn_failure: SpawnFailure | None = None
-    stuck_pids: tuple[int, ...] = ()  # killed 5 s ago and still waiting for the kernel
+    stuck_pids: Pids = ()  # killed 5 s ago and still waiting for the kernel
     saved_step: int | None = None  # by `checkpoint.marker`
-    offer: Offer | None = None  # None while it runs something
+    offer: Offer | None = None  # None while it runs something, or the node is not looked at yet
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,11 +158,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     node_rank: int
     nnodes: int
-    first_rank: int
-    nproc: int
+    first_rank: Annotated[int, Meta(ge=0, le=RANK_MAX)]
+    nproc: Annotated[int, Meta(ge=1, le=MAX_NPROC_PER_NODE)]
     world_size: int
     master_addr: str
-    master_port: int
+    master_port: Annotated[int, Meta(ge=1, le=65535)]
     restart_reason: str = ""  # "" for generation 0; else one line, for SUPD_RESTART_REASON
 
 
@@ -156,7 +176,7 @@ class Stop(Message, frozen=True):
     """Order: end everything up to `generation`; also the answer to a past generation."""
 
     generation: int
-    grace_s: float | None = None  # None: the job's
+    grace_s: Annotated[float, Meta(ge=0)] | None = None  # None: the job's
     now: bool = False  # no pre-signal, no grace
 
 
@@ -190,17 +210,17 @@ class Welcome(Message, frozen=True):
 class Rejected(Message, frozen=True):
     """The coordinator's only message to a runner it will not talk to."""
 
-    reason: str
+    reason: Line
 
 
 class Hello(Message, frozen=True):
     """A runner's first message. What it says here is its identity for as long as the connection lives."""
 
-    versions: tuple[int, ...]
-    fleet: str
-    node: str
-    run: str
-    incarnation: str
+    versions: Versions  # that it speaks
+    fleet: Annotated[str, Meta(max_length=300)]
+    node: Annotated[str, Meta(min_length=1, max_length=63)]  # where it is
+    run: Annotated[str, Meta(max_length=100)]  # that it serves
+    incarnation: Incarnation  # this runner, and no other one ever
 
 
 ToCoordinator = Hello | Renewal

@@ -21,6 +21,7 @@ class TakeOn(Message, frozen=True):
     logs_dir: str  # <logs>/<run>
     orphan_wait_s: float
     linger_s: float
+    address: str = "127.0.0.1"  # by which other nodes reach this one: rank 0's MASTER_ADDR
     beats_dir: str = ""  # on a memory file system; the ranks' heartbeat pages are made there, and removed
 
 

@@ -114,12 +114,17 @@ def _cpu_ticks() -> tuple[int, int]:
     return user + system + sum(rest), user + nice + system + idle + iowait + sum(rest)
 
 
-def rounds(options: Options, commands: Path, measure: Callable[[Side], float]) -> "Samples":
+def rounds(
+    options: Options,
+    commands: Path,
+    measure: Callable[[Side], float],
+    kinds: Sequence[Callable[[Path], Side]] = (),
+) -> "Samples":
     """`measure` every side in turn, again and again, after one round that warms the caches and is not counted."""
     quiet = Quiet(options.quiet_wait)
     samples = Samples()
-    kinds: list[type[Side]] = [Supd, Torchrun, Floor] if options.torchrun else [Supd, Floor]
-    with opened(commands, kinds) as sides:
+    usual = [Supd, Torchrun, Floor] if options.torchrun else [Supd, Floor]
+    with opened(commands, kinds or usual) as sides:
         for number in range(options.rounds + 1):
             for side in sides:
                 quiet.wait()

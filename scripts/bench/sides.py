@@ -309,7 +309,7 @@ SIDES: tuple[type[Side], ...] = (Supd, Torchrun, Floor)
 
 
 @contextlib.contextmanager
-def opened(commands: Path, kinds: Iterable[type[Side]]) -> Iterator[list[Side]]:
+def opened(commands: Path, kinds: Iterable[Callable[[Path], Side]]) -> Iterator[list[Side]]:
     """The sides, ready to start; closed afterwards whatever happens."""
     with contextlib.ExitStack() as stack:
         sides = []

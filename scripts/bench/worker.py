@@ -1,4 +1,5 @@
-"""The worker of every side: says when its first line ran, then sleeps; on SIGUSR1 it says so and dies.
+"""The worker of every side: says when its first line ran, then sleeps; on SIGUSR1 it says so and dies, and on SIGTERM
+it says that it was told to end.
 
 Stamps are lines `EVENT RANK PID SECONDS` (CLOCK_MONOTONIC, one clock for all processes of a machine), appended to the
 file that BENCH_STAMPS names: nothing is taken from output, which one side may hold back.
@@ -25,8 +26,16 @@ def die(*_: object) -> None:
     os._exit(1)
 
 
+def leave(number: int, _frame: object) -> None:
+    """End by the very signal, as a program does that knows nothing of it."""
+    stamp("told", time.clock_gettime(time.CLOCK_MONOTONIC))
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
 stamp("started", FIRST_LINE_S)
 signal.signal(signal.SIGUSR1, die)
+signal.signal(signal.SIGTERM, leave)
 os.write(1, b"running\n")
 while True:
     signal.pause()

@@ -2,7 +2,8 @@
 
 A model of a quarter of a million parameters learns the source text of Python's own standard library, over gloo, with
 DistributedDataParallel. It runs the same under supd, under torchrun, and alone as `python charlm.py --out FOLDER`.
-After a crash it goes on from its last checkpoint, at whatever world size it is then started with.
+After a crash it goes on from its last checkpoint, at whatever world size it is then started with: each step has the
+same windows of text whatever that is, split anew among the ranks, so that the loss goes on as if nothing had changed.
 
 How well it learns is measured on whole files that it never trains on, in nats a character, beside the order-0 entropy
 of the very characters it is scored on: what a model would pay that knows how often each occurs, and nothing else.
@@ -171,6 +172,11 @@ class Training:
         scratch.write_text(f"{self.step}\n")
         scratch.replace(folder / MARKER)
 
+    @property
+    def windows_seen(self) -> int:
+        """By all ranks of all world sizes."""
+        return self.step * BATCH
+
     def load(self, folder: Path) -> bool:
         """Go on from the checkpoint in `folder`; False if there is none."""
         try:
@@ -240,10 +246,13 @@ def train(folder: Path, steps: int, save_every: int) -> int:
             loss = held_out_loss(training.model, inputs, targets)
         say(f"step {training.step} held-out loss {loss:.3f} nats/char (order-0 entropy {entropy:.3f})")
 
+    say(f"{training.windows_seen:,} windows seen so far; the {BATCH} of each step are split among {world_size} ranks")
     evaluate()
     while training.step < steps:
         starts = torch.randint(len(text) - CONTEXT, (BATCH,), generator=training.draws)
-        loss = loss_of(replicas, *windows(text, starts[rank::world_size]))
+        mine = starts[rank::world_size]
+        # Gradients are averaged over ranks, whose shares differ by one where the windows can't be split evenly.
+        loss = loss_of(replicas, *windows(text, mine)) * (len(mine) * world_size / BATCH)
         training.optimizer.zero_grad()
         loss.backward()
         training.optimizer.param_groups[0]["lr"] = LEARNING_RATE * min(1.0, (training.step + 1) / WARM_UP_STEPS)

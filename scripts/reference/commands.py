@@ -1,6 +1,7 @@
 """What the argument parsers of supctl and supd know of their commands."""
 
 import argparse
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from supervisor.cli.app import COMMANDS, command_parser, common
@@ -35,9 +36,16 @@ def supctl_commands() -> list[CommandText]:
 
 def daemon_commands() -> list[CommandText]:
     """The commands of supd."""
-    (subparsers,) = (a for a in command_line()._actions if isinstance(a, argparse._SubParsersAction))
-    helps = {choice.dest: choice.help or "" for choice in subparsers._choices_actions}
-    return [_command(name, helps[name], parser) for name, parser in subparsers.choices.items()]
+    return list(_commands_below(command_line()))
+
+
+def _commands_below(parser: argparse.ArgumentParser, name: str = "", summary: str = "") -> Iterator[CommandText]:
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        yield _command(name, summary, parser)
+    for action in below:
+        for choice in action._choices_actions:
+            yield from _commands_below(action.choices[choice.dest], f"{name} {choice.dest}".strip(), choice.help or "")
 
 
 def common_options() -> tuple[Option, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from commands import daemon_commands, supctl_commands
 from man import command_page, supctl_page, supd_page
 from pages import cli_page, config_template, error_codes_page, file_page
+from wire import protocol_page
 
 from supervisor.cli.documents import DOCUMENTS, json_schema
 from supervisor.cli.json_fields import as_json
@@ -25,6 +26,7 @@ def generated() -> Iterator[tuple[str, str]]:
     yield "docs/supd-toml.md", file_page(SUPD_TOML)
     yield "docs/error-codes.md", error_codes_page()
     yield "docs/cli.md", cli_page(supctl, supd)
+    yield "docs/protocol.md", protocol_page()
     yield "conf/supd.toml", config_template(SUPD_TOML)
     yield "docs/man/supctl.1", supctl_page(supctl)
     yield "docs/man/supd.1", supd_page(supd)

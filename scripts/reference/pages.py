@@ -5,6 +5,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from commands import CommandText, Option, common_options
+from tabular import table_text
 
 from protocol.exit_code import ExitCode
 from protocol.messages.control import RANK_STATES, RUN_STATES
@@ -46,7 +47,7 @@ def _keys_table(keys: Mapping[str, Key]) -> str:
         (f"`{name}`", f"{key.type} {EXPANDED}" if key.is_expanded else key.type, key.default, key.meaning)
         for name, key in keys.items()
     ]
-    return _table(("key", "type", "default", "meaning"), rows)
+    return table_text(("key", "type", "default", "meaning"), rows)
 
 
 def config_template(file: File) -> str:
@@ -82,7 +83,7 @@ def error_codes_page() -> str:
     parts = ["# Error codes", ERROR_CODES_INTRO.strip()]
     for section in SECTIONS:
         rows = [(" ".join(f"`{code}`" for code in e.codes), e.meaning, e.mend) for e in section.entries]
-        parts += [f"## {section.title}", section.about, _table(("code", "meaning", "mend"), rows)]
+        parts += [f"## {section.title}", section.about, table_text(("code", "meaning", "mend"), rows)]
     return MARK + "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -98,7 +99,7 @@ def cli_page(supctl: Sequence[CommandText], supd: Sequence[CommandText]) -> str:
         "RANK STATES": ", ".join(RANK_STATES),
         "SUPCTL": "\n\n".join(_command_section(command) for command in supctl),
         "SUPD": "\n\n".join(_command_section(command) for command in supd),
-        "EXIT CODES": _table(("code", "meaning"), [(str(int(code)), code.meaning) for code in ExitCode]),
+        "EXIT CODES": table_text(("code", "meaning"), [(str(int(code)), code.meaning) for code in ExitCode]),
         "DOCUMENTS": _documents_table(),
     }
     page = CLI_TEMPLATE.read_text()
@@ -124,7 +125,7 @@ def also(command: CommandText) -> str:
 
 def _options_table(title: str, options: Iterable[Option]) -> str:
     rows = [(f"`{option.form.replace(', ', '`, `')}`", option.meaning) for option in options]
-    return _table((title, "meaning"), rows) if rows else ""
+    return table_text((title, "meaning"), rows) if rows else ""
 
 
 def _documents_table() -> str:
@@ -137,7 +138,7 @@ def _documents_table() -> str:
         made_by = f"`{document.made_by}`" if document.made_by.startswith("supctl") else document.made_by
         keys = _keys_text(properties.get("data", schema), seen)
         rows.append((f"[{name}](schemas/supctl.{name}.json)", made_by, keys))
-    return _table(("document", "printed by", "keys"), rows)
+    return table_text(("document", "printed by", "keys"), rows)
 
 
 def _keys_text(schema: Schema, seen: set[str]) -> str:
@@ -161,11 +162,3 @@ def _inner_object(schema: Schema) -> Schema:
     if isinstance(choices, list):
         return _inner_object(choices[0])
     return _inner_object(items) if isinstance(items, dict) else schema
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for row in rows:
-        cells = [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
-        lines.append("|" + "".join(f" {cell} |" if cell else " |" for cell in cells))
-    return "\n".join(lines)

@@ -117,6 +117,13 @@ _FILES = (
         "env = {}",
     ),
     _one(
+        "J210",
+        "a range whose least is above its most",
+        "write the lower number first",
+        'nnodes = "8:4"',
+        'nnodes = "4:8"',
+    ),
+    _one(
         "J301",
         "not exactly one of `script`, `module` and `command`",
         "keep one",
@@ -192,7 +199,34 @@ _FILES = (
         '[restart]\nbackoff = "5m"',
         '[restart]\nbackoff = "5m"\nbackoff_max = "10m"',
     ),
-    _one("S211", "not an address with a port", 'write `"HOST:PORT"`', 'peer = "29410"', 'peer = "127.0.0.1:29410"'),
+    _one(
+        "J505",
+        "a warning: ranks on several nodes are told to talk by an interface that ends in their own",
+        "name the interface of the network between the nodes, or leave it out: gloo and NCCL find one",
+        '[topology]\nnnodes = 2\n\n[run.env]\nGLOO_SOCKET_IFNAME = "lo"',
+        '[topology]\nnnodes = 2\n\n[run.env]\nGLOO_SOCKET_IFNAME = "eth0"',
+    ),
+    _one(
+        "S211",
+        "not an address, one with or without a port where the other is wanted, or IPv6 without brackets",
+        'write `"HOST:PORT"`, or `"[ADDRESS]:PORT"` for IPv6',
+        'join = ["::1:29410"]',
+        'join = ["[::1]:29410"]',
+    ),
+    _one(
+        "S301",
+        "keys that exclude each other",
+        "keep one",
+        'advertise = "10.0.0.7"\ninterface = "eth0"',
+        'advertise = "10.0.0.7"',
+    ),
+    _one(
+        "S302",
+        "two keys contradict each other",
+        "change one of them",
+        '[listen]\npeer = "*:0"\n\n[fleet]\njoin = ["gpu-01"]',
+        '[fleet]\njoin = ["gpu-01"]',
+    ),
     _one("S212", "the control socket's path is too long for the kernel", "name a shorter `[listen] control`"),
     _one(
         "S401",
@@ -210,9 +244,20 @@ _FLEET = (
         "F012", "what lies there is no credential", "name another `[fleet] credential`; where nothing is, one is made"
     ),
     _one(
+        "F013",
+        "there is no fleet key here, and none is made where a node joins another one",
+        "copy `fleet.pem` of the host to this node, 0600; or `supd fleet key new`, and copy that one to every node",
+    ),
+    _one(
+        "F014",
+        "there is a fleet key already, and it is not overwritten",
+        "to change it, stop all supd of the fleet, move it away, make a new one and copy it to every node",
+    ),
+    _one(
         "F020",
         "the journal cannot be used",
-        "see that its disk has room; a damaged one can be moved away, and supd begins anew",
+        "see that its disk has room; a damaged one can be moved away: supd begins anew, and no longer knows its runs, "
+        "whose ranks go on until they end",
     ),
     _one(
         "F021",
@@ -261,6 +306,24 @@ _FLEET = (
         "`supctl status` shows what it waits for; start again once it is over",
     ),
     _one("F109", "the run has no such rank", "`supctl ps` lists them"),
+    _one(
+        "F110",
+        "the supd that hosts the coordinator does not answer this node's, or does not take it in: runs go on meanwhile",
+        "what it says, where it says something; else look after that machine, its supd, the network between; "
+        "`[fleet] join` in supd.toml says where it is",
+    ),
+    _one("F111", "two nodes run releases of supd that do not understand each other", "use one release on all nodes"),
+    _one("F112", "the fleet has no such node", "`supctl nodes` lists them"),
+    _one(
+        "F113",
+        "a node does not tell what only it knows of its ranks",
+        "`supctl describe node NODE`; look after that node, or after the file system that does not answer",
+    ),
+    _one(
+        "F114",
+        "a restart without that node would leave fewer nodes than the job wants",
+        "restart with it, or let the job take fewer: MIN of `topology.nnodes`",
+    ),
     _one("F201", "fewer devices than ranks", 'lower `nproc_per_node`, or set `devices.visibility = "all"`'),
     _one(
         "F202",
@@ -290,6 +353,49 @@ _FLEET = (
         "F208",
         "a warning: ranks would run in the environment that supd was installed into, which has no torch",
         "name your own interpreter with `run.python`, or your program by its path",
+    ),
+    _one(
+        "F209",
+        "a node of several has not the job's script or interpreter",
+        "put them on all nodes at the same paths, or leave that node out with `topology.exclude`",
+    ),
+    _one(
+        "F301",
+        "a node, or whoever else connects, is of another fleet",
+        "write the same `[fleet] name` on all nodes, or `[fleet] join` of the fleet that is meant",
+    ),
+    _one("F302", "a node and the coordinator speak no common version of the protocol", "install the same supd on both"),
+    _one(
+        "F303",
+        "`[fleet] join` of a node begins with another entry than that of the node that hosts the coordinator",
+        "write the same list on every node; its first entry is the node that hosts",
+        'join = ["gpu-02:29410", "gpu-01:29410"]',
+        'join = ["gpu-01:29410", "gpu-02:29410"]',
+    ),
+    _one(
+        "F304",
+        "another node, or another supd with a copy of the state folder, has this name and answers, or did a moment ago",
+        "give one of them another `[node] name`; a state folder is never copied or shared",
+    ),
+    _one(
+        "F305",
+        "a new state folder, or a copy of one, has the name of a node that does not answer, where a run may go on",
+        "start supd with the state folder that it had, or give it another `[node] name` until the run is over",
+    ),
+    _one(
+        "F306",
+        "the coordinator does not reach a node at the address by which its peers are to reach it",
+        "open the node's port in its firewall, or name an address that peers reach: `[listen] advertise`",
+    ),
+    _one(
+        "F307",
+        "the fleet has no room for another node, or too many join at this moment",
+        "nodes try again by themselves; names that were given up are forgotten once there is no room",
+    ),
+    _one(
+        "F308",
+        "a node was asked that does not host the coordinator",
+        "nodes try the next entry of `[fleet] join` by themselves; write the same list on every node",
     ),
 )
 

@@ -1,7 +1,7 @@
 """Completes words of supctl's command line: prints a script for bash, zsh or fish, or (--install) puts it in place.
 
 The scripts call `supctl completion --words -- WORDS`, WORDS being what stands behind `supctl` with the unfinished word
-last; it prints one candidate a line. Without a supd that answers at once there are just no jobs among them.
+last; it prints one candidate a line. Without a supd that answers at once there are just no jobs and nodes among them.
 """
 
 import argparse
@@ -131,13 +131,18 @@ class _Line:
         """What `describe` describes."""
         match self._given:
             case []:
-                return _matching(current, ["rank", *self._jobs(has_runs="@" in current)])
+                return _matching(current, ["rank", "node", *self._jobs(has_runs="@" in current)])
+            case ["node"]:
+                return self._of_node(current)
             case ["rank"]:
                 return _matching(current, self._ranks(""))
             case ["rank", _]:
                 return self._of_job(current)
             case _:
                 return []
+
+    def _of_node(self, current: str) -> list[str]:
+        return _matching(current, self._nodes())
 
     def _of_topic(self, current: str) -> list[str]:
         return _matching(current, _topics(self._given))
@@ -147,6 +152,7 @@ class _Line:
         "RANKS": _of_ranks,
         "GEN": _of_generation,
         "WHAT": _of_what,
+        "NODE": _of_node,
         "TOPIC": _of_topic,
         "KEY": _of_topic,
         "FILE": lambda _line, current: _files(current),
@@ -165,6 +171,15 @@ class _Line:
             return client.ask(GetStatus(), Statuses).runs
         except SupdError:
             return ()
+
+    def _nodes(self) -> list[str]:
+        from protocol.messages.control import GetNodes, Nodes
+
+        client = self._context.client.hurried(boot_s() + ANSWER_S)
+        try:
+            return [node.node for node in client.ask(GetNodes(), Nodes).nodes]
+        except SupdError:
+            return []
 
     def _jobs(self, *, has_runs: bool) -> list[str]:
         return [run.run if has_runs else run.job for run in self._runs()]

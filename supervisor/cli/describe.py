@@ -1,4 +1,4 @@
-"""Everything about one run, or about one rank of its newest generation.
+"""Everything about one run, about one rank of its newest generation, or about one node.
 
 Of a run: its file, times, command and every setting in effect, with who gave it. Of a rank: its process, its files,
 and the variables that supd set; with --env all of them. The values of secret variables (`run.secret_env`) are shown
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from protocol.errors import Refused
 from protocol.exit_code import ExitCode
-from protocol.messages.control import Describe, Description, RankStatus, RunStatus
+from protocol.messages.control import Describe, Description, GetNodes, Nodes, RankStatus, RunStatus
 from supervisor.cli.arguments import UsageError, add_json, job_word
 from supervisor.cli.context import Context
 from supervisor.cli.moments import date_and_clock
@@ -18,6 +18,7 @@ from supervisor.cli.render import (
     exit_of,
     fact_lines,
     generation_of,
+    logs_of,
     painted,
     ranks_of,
     restarts_of,
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         nargs="*",
         type=job_word,
-        help="JOB, with the same default as elsewhere; or: rank N [JOB], a rank of its newest generation",
+        help="JOB, with the same default as elsewhere; or rank N [JOB], a rank of its newest generation; or node NODE",
     )
     parser.add_argument("--env", action="store_true", help="of a rank, all variables, not only those that supd set")
     add_json(parser)
@@ -49,15 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Ask supd, and print what it says."""
+    if arguments.what[:1] == ["node"] and len(arguments.what) == 2:
+        return _describe_node(arguments, context, arguments.what[1])
     rank, word = _thing(arguments.what)
     if arguments.env and rank is None:
         raise UsageError("--env is about a rank", "supctl describe rank 0 --env")
     try:
         name = context.client.resolve(word)
     except Refused as exc:
-        if rank is not None or word != "rank" or exc.exit_code != ExitCode.NOT_FOUND:
+        forms = {"rank": "rank N [JOB]", "node": "node NODE"}
+        if rank is not None or word not in forms or exc.exit_code != ExitCode.NOT_FOUND:
             raise
-        raise UsageError("describe which rank? (there is no job `rank`)", "supctl describe rank N [JOB]") from None
+        what = f"describe which {word}? (there is no job `{word}`)"
+        raise UsageError(what, f"supctl describe {forms[word]}") from None
     about = context.client.ask(Describe(run=name, rank=rank, with_env=arguments.env), Description)
     screen = context.screen
     if arguments.json:
@@ -71,6 +76,28 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return ExitCode.OK
 
 
+def _describe_node(arguments: argparse.Namespace, context: Context, name: str) -> int:
+    """Ask for the node, and for the ranks that it has."""
+    if arguments.env:
+        raise UsageError("--env is about a rank", "supctl describe rank 0 --env")
+    (node,) = context.client.ask(GetNodes(node=name), Nodes).nodes
+    runs = [context.client.status(run, with_ranks=True) for run in node.runs]
+    ranks = {run.run: [rank.rank for rank in run.rank_list if rank.node == name] for run in runs}
+    screen = context.screen
+    if arguments.json:
+        from supervisor.cli import documents
+
+        told = [{"run": run, "ranks": numbers} for run, numbers in ranks.items()]
+        screen.print(documents.document("describe-node", {"node": node, "ranks": told}))
+    elif screen.is_quiet:
+        screen.print(name)
+    else:
+        from supervisor.cli.node_text import node_lines
+
+        screen.print(*node_lines(node, ranks, screen.out))
+    return ExitCode.OK
+
+
 def _thing(words: Sequence[str]) -> tuple[int | None, str | None]:
     """The rank that is meant, None for a whole run, and the word for the run."""
     match words:
@@ -81,9 +108,7 @@ def _thing(words: Sequence[str]) -> tuple[int | None, str | None]:
         case ["rank", number, *job] if len(job) <= 1 and number.isascii() and number.isdecimal() and len(number) < 8:
             return int(number), job[0] if job else None
         case _:
-            raise UsageError(
-                f"describe what? {' '.join(words)}", "supctl describe JOB, or supctl describe rank N [JOB]"
-            )
+            raise UsageError(f"describe what? {' '.join(words)}", "supctl describe JOB, or rank N [JOB], or node NODE")
 
 
 def _document(about: Description, number: int | None) -> str:
@@ -111,7 +136,7 @@ def _run_lines(about: Description, stream: Stream) -> list[str]:
         ("budget", f"{restarts_of(run)} restarts used"),
         ("file", about.source),
         *_process_facts(about),
-        ("logs", run.logs_dir),
+        ("logs", logs_of(run)),
     ]
     head = f"{run.run}  {painted(run.state, stream)}   {generation_of(run)}   {ranks_of(run)} ranks"
     rows = [["SETTING", "ORIGIN", "VALUE"], *([s.key, s.origin, s.value] for s in about.settings)]

@@ -12,7 +12,7 @@ import msgspec
 
 from protocol.errors import SupdError
 from protocol.ids import RunId, job_name
-from protocol.messages.control import RANK_STATES, RUN_STATES
+from protocol.messages.control import NODE_STATES, RANK_STATES, RUN_STATES
 from protocol.text import sendable
 from supervisor.cli.json_fields import (
     Field,
@@ -87,6 +87,9 @@ def _decoded(data: bytes) -> str:
 
 
 RUN_NAME = text("NAME@HEX")
+LABELS = Field(
+    {"type": "object", "description": "[node] labels of its supd.toml", "additionalProperties": {"type": "string"}}
+)
 JOB = text("the job's name", "run", _job_of)
 GENERATION = maybe(whole("0, 1, 2 …; null: none yet"))
 EXIT_CODE = maybe(whole("that it ended with"))
@@ -129,18 +132,21 @@ RUN = group(
         "ranks_running": whole("ranks that live"),
         "ranks": maybe(whole("ranks it has; null before a node has offered itself")),
         "nodes": several("where it runs", text("a node")),
-        "nnodes": whole("nodes it wants"),
+        "nnodes": whole("nodes it wants at least", 1, form=lambda nnodes: nnodes[0]),
+        "nnodes_max": whole("nodes it takes at most", 1, "nnodes", lambda nnodes: nnodes[1]),
+        "spares": several("nodes that stand by", text("a node")),
         "user": maybe(text("who started it")),
         "submitted_at": maybe(time("when it was started", "submitted_wall_s")),
         "ended_at": maybe(time("when it was over", "ended_wall_s")),
         "reason": maybe(text("why it is in this state")),
+        "lacked_nodes": flag("whether it failed for too few nodes"),
         "waiting_for": maybe(text("what it waits for")),
         "wait_left_seconds": maybe(number("of a wait that ends by itself", "wait_left_s")),
         "restarts_used": whole("restarts after failures so far"),
         "max_restarts": whole("restarts after failures it may have; -1: no limit", -1),
         "saved_step": maybe(whole("the step of the last checkpoint", None)),
         "incident": maybe(INCIDENT),
-        "logs_dir": maybe(text("the folder of its output")),
+        "logs_dir": maybe(text("the folder of its output, where it has any on the node that was asked")),
         "step": maybe(whole("that every rank which shows steps has reached", None)),
         "total_steps": maybe(whole("steps of the whole run")),
         "rate": maybe(number("steps a second, lately")),
@@ -210,6 +216,32 @@ VARIABLE = group(
         "name": text("of the variable"),
         "value": text("*** for a secret one"),
         "origin": text("who gave it: supd, env_file, job, inherited"),
+    },
+)
+
+NODE = group(
+    "one node of the fleet",
+    {
+        "node": text("its name"),
+        "state": text(f"of the node: {', '.join(NODE_STATES)}; {MORE}"),
+        "is_host": flag("whether its supd hosts the coordinator"),
+        "address": text("by which peers reach it"),
+        "port": whole("at which peers reach it", 1),
+        "runs": several("those with ranks there", RUN_NAME),
+        "spare_of": several("those for which it stands by", RUN_NAME),
+        "clock_off_seconds": maybe(number("its clock against the coordinator's, as it joined", "clock_off_s")),
+        "seen_seconds": maybe(number("since it was heard last; null: it is the host", "seen_s")),
+        "joined_at": maybe(time("when it joined", "joined_wall_s")),
+        "labels": LABELS,
+        "note": maybe(text("what an operator should see")),
+        "host": maybe(text("the machine's own name")),
+        "boot_id": maybe(text("of the machine's kernel, since it was started")),
+        "kernel": maybe(text("its version")),
+        "python": maybe(text("supd's")),
+        "supd": maybe(text("its version")),
+        "cpus": maybe(whole("that supd may use", 1, form=lambda cpus: cpus or None)),
+        "memory_bytes": maybe(whole("of the machine", 1, form=lambda size: size or None)),
+        "devices": maybe(text("its accelerators")),
     },
 )
 
@@ -287,6 +319,18 @@ DOCUMENTS: Mapping[str, Document] = {
             "limits": LIMITS,
             "env": several("variables of the rank", VARIABLE),
             "files": several("output of the rank", text("a path")),
+        },
+    ),
+    "nodes": _read("nodes", "supctl nodes --json", {"nodes": several("the nodes", NODE)}),
+    "describe-node": _read(
+        "describe-node",
+        "supctl describe node --json",
+        {
+            "node": NODE,
+            "ranks": several(
+                "of the newest generations of its runs",
+                group("of one run", {"run": RUN_NAME, "ranks": several("its ranks there", whole("a rank"))}),
+            ),
         },
     ),
     "version": _read(

@@ -1,5 +1,6 @@
 """Looking on at one run until something is so, never silently: a wait over 2 s says what it waits for."""
 
+import re
 from collections.abc import Callable
 
 from protocol.exit_code import ExitCode
@@ -13,9 +14,16 @@ from supervisor.shell.clock import boot_s
 
 TICK_S = 1.0
 
+AGAIN_S, EVERY_S = 30.0, 60.0
+"""A wait that goes on is told again after this time, and then after each such time, where no terminal shows it."""
+
+NUMBER = re.compile(r"(?<![\w.@:-])\d[\d,]*(\.\d+)?(?![\w.:-])")
+"""One that counts or measures, and is no part of a name."""
+
 
 class WaitLine:
-    """What a run waits for: one line in place on a terminal, elsewhere a line a change."""
+    """What a run waits for: one line in place on a terminal, elsewhere a line a change of more than its numbers, and
+    now and then one more."""
 
     def __init__(self, screen: Screen, fallback: Callable[[RunStatus], str] = lambda _run: "") -> None:
         self._screen = screen
@@ -23,6 +31,7 @@ class WaitLine:
         self._seen: tuple[object, ...] = ()
         self._since_s = boot_s()
         self._told = ""
+        self._again_at_s = 0.0
 
     def show(self, run: RunStatus) -> None:
         """Called at every snapshot and every tick."""
@@ -37,8 +46,11 @@ class WaitLine:
         left = "" if run.wait_left_s is None else f", {span(run.wait_left_s)} left"
         if self._screen.err.is_tty:
             self._screen.redraw(f"… waiting for {what} ({span(waited_s)}{left})")
-        elif what != self._told:
-            self._told = what
+            return
+        key = NUMBER.sub("#", what)
+        if key != self._told or now_s >= self._again_at_s:
+            self._again_at_s = now_s + (AGAIN_S if key != self._told else EVERY_S)
+            self._told = key
             self._screen.tell(f"… waiting for {what}{left}")
 
 
@@ -85,7 +97,7 @@ def outcome_code(run: RunStatus) -> ExitCode:
         case Outcome.STOPPED:
             return ExitCode.JOB_STOPPED
         case _:
-            return ExitCode.JOB_FAILED
+            return ExitCode.LACKED_NODES if run.lacked_nodes else ExitCode.JOB_FAILED
 
 
 def tell_outcome(screen: Screen, run: RunStatus) -> None:
@@ -99,4 +111,4 @@ def tell_outcome(screen: Screen, run: RunStatus) -> None:
     if code is ExitCode.JOB_FAILED and run.incident is not None:
         for line in incident_block(run.incident, screen.err):
             screen.complain(line)
-    screen.next_step(f"supctl status {run.run}")
+    screen.next_step("supctl nodes" if run.lacked_nodes else f"supctl status {run.run}")

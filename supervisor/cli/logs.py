@@ -10,7 +10,7 @@ import re
 
 from protocol.errors import Refused
 from protocol.exit_code import ExitCode
-from protocol.messages.control import EventRecord, LogChunk, LogPaths, LogSelection, Paths, RunStatus, Watch
+from protocol.messages.control import EventRecord, LogChunk, LogPaths, LogSelection, Notice, Paths, RunStatus, Watch
 from supervisor.cli.arguments import add_job, add_json, chosen_ranks
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.follow import TICK_S, follow
@@ -154,6 +154,8 @@ def _print_json(context: Context, run: str, selection: LogSelection, grep: Grep,
         if isinstance(reply, LogChunk):
             source, lines = joiner.feed(reply)
             show(source, grep.pick(source, lines))
+        elif isinstance(reply, Notice):
+            context.screen.complain(safe(reply.text))
     for source, lines in joiner.finish():
         show(source, grep.pick(source, lines))
     for source, lines in grep.release():

@@ -31,7 +31,7 @@ class Prefix:
 
     def fit(self, run: RunStatus) -> None:
         """Take the columns that the labels of `run` need."""
-        self._is_one_node = run.nnodes <= 1
+        self._is_one_node = run.nnodes[1] == 1
         longest_node = 0 if self._is_one_node else max((len(node) + 1 for node in run.nodes), default=0)
         self._columns = max(self._columns, longest_node + len(str(max((run.ranks or 1) - 1, 0))))
         if run.rank_list:

@@ -1,7 +1,7 @@
 """Ranks as text: the table of `supctl ps`, where many ranks that are alike are one line."""
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from protocol.messages.control import RankStatus
@@ -54,7 +54,7 @@ def _row_of_many(group: Sequence[RankStatus]) -> Sequence[str]:
     alike = f"{len(group)} ranks alike"
     return (
         f"{first.rank}-{last.rank}",
-        first.node,
+        _nodes(group),
         ".",
         ".",
         first.state,
@@ -66,11 +66,18 @@ def _row_of_many(group: Sequence[RankStatus]) -> Sequence[str]:
     )
 
 
+def _nodes(group: Sequence[RankStatus]) -> str:
+    """The node of these ranks, or what the names of theirs begin with: `gpu-0*`."""
+    nodes = {rank.node for rank in group}
+    first, last = min(nodes), max(nodes)
+    begin = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return first if first == last else f"{''.join(letter for letter, _ in begin)}*"
+
+
 class _Alike(NamedTuple):
     """What neighbours must have in common to be one line; an exception has its own rank in `exception`."""
 
     exception: int | None
-    node: str
     state: str
     exit: str
     phase: str
@@ -88,7 +95,7 @@ def _folded(ranks: Sequence[RankStatus]) -> list[list[RankStatus]]:
             and (rank.silent_s is None or beat is None or rank.silent_s <= 2 * beat + LEEWAY_S)
         )
         exception = None if is_usual else rank.rank
-        return _Alike(exception, rank.node, rank.state, exit_of(rank), rank.phase, rank.note)
+        return _Alike(exception, rank.state, exit_of(rank), rank.phase, rank.note)
 
     return [list(group) for _, group in groupby(ranks, alike)]
 

@@ -107,7 +107,7 @@ ignored, as the XDG base directory specification says.
 port on 127.0.0.1, and does not read your own supd.toml.
 """,
     about={
-        "node": "What this node is called.",
+        "node": "What this node is called, and what jobs can ask for.",
         "listen": "Where supd is reached.",
         "fleet": "What this node is part of.",
         "state": "Where supd keeps what it knows; on a disk of this node.",
@@ -118,6 +118,8 @@ port on 127.0.0.1, and does not read your own supd.toml.
     one_of={},
     examples={
         "node.name": '"gpu-01"',
+        "listen.advertise": '"10.0.0.7"',
+        "listen.interface": '"eth0"',
         "listen.control": '"~/supd.sock"',
         "fleet.credential": '"fleet.pem"',
         "state.dir": '"/var/tmp/me/supd"',

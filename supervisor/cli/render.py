@@ -6,6 +6,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from protocol.messages.control import EventRecord, Incident, RankStatus, RunStatus
+from protocol.text import range_text
 from supervisor.cli.log_lines import clean, safe
 from supervisor.cli.moments import clock
 from supervisor.cli.screen import STATE_STYLES, Stream
@@ -112,6 +113,18 @@ def generation_of(run: RunStatus) -> str:
 def ranks_of(run: RunStatus) -> str:
     """`3/4`; `-` where the number of ranks is not known yet."""
     return "-" if run.ranks is None else f"{run.ranks_running}/{run.ranks}"
+
+
+def nodes_of(run: RunStatus) -> str:
+    """`4/4`, the nodes that it is on and those that it wants; `2/2:3` where that is a range."""
+    return f"{len(run.nodes)}/{range_text(*run.nnodes)}"
+
+
+def logs_of(run: RunStatus) -> str:
+    """Where its output lies, as far as that is on the node that was asked."""
+    if not run.logs_dir:
+        return f"on its nodes   → there: supctl logs --path {run.run}" if run.nodes else ""
+    return run.logs_dir if len(run.nodes) < 2 else f"{run.logs_dir}   (of this node's ranks)"
 
 
 def restarts_of(run: RunStatus) -> str:

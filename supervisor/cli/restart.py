@@ -1,6 +1,6 @@
 """End the generation of a run and begin the next one; not charged to the restart budget.
 
-Ends with 0 when the next generation runs, 4 or 5 if the run ended instead.
+Ends with 0 when the next generation runs; if the run ended instead, 4, 75 for too few nodes, or 5.
 """
 
 import argparse
@@ -23,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reason", metavar="TEXT", type=_reason, default="", help="shown in events, and to the workers"
     )
+    parser.add_argument(
+        "--without",
+        metavar="NODE",
+        type=_node,
+        help="leave this node out of the next generation; the one after that may have it again",
+    )
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -30,8 +36,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     screen = context.screen
     name = context.client.resolve(arguments.job)
     before = context.client.status(name).generation
-    context.client.ask(RestartRun(run=name, reason=arguments.reason), Done)
-    screen.tell(f"restarting {name}" + ("" if before is None else f": generation {before} ends"))
+    context.client.ask(RestartRun(run=name, reason=arguments.reason, without=arguments.without or ""), Done)
+    without = f" without {arguments.without}" if arguments.without else ""
+    screen.tell(f"restarting {name}{without}" + ("" if before is None else f": generation {before} ends"))
     began_s = boot_s()
 
     def is_next(status: RunStatus) -> bool:
@@ -49,6 +56,13 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if screen.is_quiet:
         screen.print(name)
     return ExitCode.OK
+
+
+def _node(text: str) -> str:
+    """The name of a node. An empty one, of a variable that is not set, must not mean none."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty NODE names none; leave --without out")
+    return text
 
 
 def _reason(text: str) -> str:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from protocol.messages.control import RankStatus, RunStatus
+from protocol.text import some_of
 from supervisor.cli.log_lines import safe
 from supervisor.cli.render import (
     age,
@@ -11,6 +12,8 @@ from supervisor.cli.render import (
     fact_lines,
     generation_of,
     incident_block,
+    logs_of,
+    nodes_of,
     painted,
     ranks_of,
     rate,
@@ -61,7 +64,7 @@ def _row(run: RunStatus, name: str, now_s: float) -> Sequence[str]:
         run.state,
         "-" if run.generation is None else str(run.generation),
         ranks_of(run),
-        f"{len(run.nodes)}/{run.nnodes}",
+        nodes_of(run),
         count(run.step),
         rate(run.rate),
         "-" if run.silent_s is None else f"{age(run.silent_s)} ago",
@@ -100,7 +103,7 @@ def run_line(run: RunStatus, name: str) -> str:
 
 def run_block(run: RunStatus, now_s: float, stream: Stream) -> list[str]:
     """`supctl status JOB`; names stalled ranks where `run` has its ranks."""
-    where = f"{ranks_of(run)} ranks on {len(run.nodes)}/{run.nnodes} nodes"
+    where = f"{ranks_of(run)} ranks on {nodes_of(run)} nodes"
     ran = f"{'up' if run.ended_wall_s is None else 'ran'} {span(lasted_s(run, now_s))}"
     lines = [f"{run.run}  {painted(run.state, stream)}   {generation_of(run)}   {where}   {ran}"]
     stalled = _stalled(run)
@@ -112,8 +115,9 @@ def run_block(run: RunStatus, now_s: float, stream: Stream) -> list[str]:
         *(("" if number else "stalled", text) for number, text in enumerate(stalled)),
         ("saved", _saved(run)),
         ("budget", f"{restarts_of(run)} restarts used"),
-        ("nodes", ", ".join(run.nodes)),
-        ("logs", run.logs_dir),
+        ("nodes", some_of(run.nodes)),
+        ("spares", some_of(run.spares)),
+        ("logs", logs_of(run)),
     ]
     lines += fact_lines(facts)
     if run.incident is not None:

@@ -12,11 +12,13 @@ ASCII = str.maketrans(
 STYLES = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36", "dim": "2"}
 STATE_STYLES = {
     "running": "green",
+    "ready": "green",
     "succeeded": "green",
     "failed": "red",
     "killed": "red",
     "lost": "red",
     "stalled": "red",
+    "unreachable": "red",
     "stopped": "yellow",
     "restarting": "yellow",
     "stopping": "yellow",

@@ -1,8 +1,8 @@
 """Start a job; return when every rank of generation 0 has started.
 
 What stands behind `--` is appended to run.args, word for word. The job runs on without supctl: Ctrl-C only ends the
-looking on. Ends with 0 when it has started (with --follow: when it has succeeded), 4 if it failed, 5 if it was
-stopped, 78 if the job file has problems, 124 if --wait-timeout passed first.
+looking on. Ends with 0 when it has started (with --follow: when it has succeeded), 4 if it failed, 75 if it failed for
+too few nodes, 5 if it was stopped, 78 if the job file has problems, 124 if --wait-timeout passed first.
 """
 
 import argparse
@@ -39,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replace", action="store_true", help="stop the active run of this job first, and wait until it is gone"
     )
     parser.add_argument(
+        "--allow-mixed",
+        action="store_true",
+        help="launch although nodes would not run the same script, Python or torch",
+    )
+    parser.add_argument(
         "--wait-timeout",
         metavar="DUR",
         type=duration_s,
@@ -58,6 +63,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         name=arguments.name,
         args=arguments.rest,
         replace=arguments.replace,
+        allow_mixed=arguments.allow_mixed,
     )
     try:
         done = _submit(context, request, deadline_s)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.exit_code import ExitCode
-from protocol.messages.control import GetStatus, RunStatus, Statuses
+from protocol.messages.control import GetNodes, GetStatus, Nodes, RunStatus, Statuses
 from supervisor.cli.arguments import add_json, job_word
 from supervisor.cli.context import Context, Detached
+from supervisor.cli.node_text import run_nodes_table
 from supervisor.cli.run_text import finding_line, findings, run_block, run_line, runs_table, short_names
 from supervisor.shell.clock import boot_s, wall_s
 
@@ -90,7 +91,11 @@ def _text(arguments: argparse.Namespace, context: Context, name: str, runs: Sequ
     """A block for the run of this name, or with `name` empty a table."""
     out = context.screen.out
     if name:
-        return run_block(runs[0], wall_s(), out)
+        lines = run_block(runs[0], wall_s(), out)
+        if runs[0].nnodes[1] == 1:
+            return lines
+        nodes = {node.node: node for node in context.client.ask(GetNodes(), Nodes).nodes}
+        return [*lines, "", *run_nodes_table(runs[0], nodes, out, is_wide=arguments.wide)]
     return runs_table(runs, wall_s(), out, is_wide=arguments.wide)
 
 

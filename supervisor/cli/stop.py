@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grace", metavar="DUR", type=duration_s, help="time until SIGKILL, like 30s (default: the job's)"
     )
     how.add_argument("--now", action="store_true", help="SIGKILL at once")
-    parser.add_argument("--all", action="store_true", help="every run of this supd")
+    parser.add_argument("--all", action="store_true", help="every active run of the fleet")
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.messages.control import ControlReply, EventRecord, LogChunk, RunStatus, Statuses, Watch
+from protocol.messages.control import ControlReply, EventRecord, LogChunk, Notice, RunStatus, Statuses, Watch
 from supervisor.cli.client import ConnectionLost
 from supervisor.cli.context import Context
 from supervisor.cli.follow import TICK_S, WaitLine
@@ -13,7 +13,7 @@ from supervisor.cli.log_lines import Line, LineJoiner, Source, clean, last_state
 from supervisor.cli.prefix import Prefix
 from supervisor.cli.render import incident_lines
 from supervisor.cli.screen import Screen
-from supervisor.shell.clock import boot_s
+from supervisor.shell.clock import boot_s, wall_s
 
 BAR_EVERY_S = 1.0
 """A follower sees the state of a progress bar (`\\r`) so often at most."""
@@ -56,7 +56,8 @@ class Story:
         self._joiner = LineJoiner()
         self._generation: int | None = None
         self._has_rule = True
-        self._launched: tuple[int | None, int | None] = (None, None)  # the last generation launched, and its ranks
+        self._launched: tuple[int | None, int | None, int | None] = (None, None, None)  # the last generation launched,
+        # its ranks, and its nodes
         self._bars: dict[Source, _Bar] = {}
         self._prefix.fit(run)
 
@@ -67,6 +68,8 @@ class Story:
                 self._take_status(run)
             case EventRecord():
                 self._take_event(reply)
+            case Notice(text=text):
+                self._take_notice(text)
             case LogChunk():
                 self._begin(reply.generation)
                 self._print_lines(*self._joiner.feed(reply))
@@ -136,16 +139,19 @@ class Story:
         if self._has_rule:
             return
         self._has_rule = True
-        launched, ranks = self._launched
+        launched, ranks, nodes = self._launched
         if launched != self._generation:
-            ranks = self.run.ranks if self.run.generation == self._generation else None
+            is_newest = self.run.generation == self._generation
+            ranks, nodes = (self.run.ranks, len(self.run.nodes)) if is_newest else (None, None)
         count = "" if ranks is None else f" · {ranks} rank{'s' * (ranks != 1)}"
+        if nodes and self.run.nnodes[1] > 1:
+            count += f" · {nodes} node{'s' * (nodes != 1)}"
         self.rule(f"generation {self._generation}{count}")
 
     def _take_event(self, event: EventRecord) -> None:
-        ranks = event.detail.get("ranks")
+        ranks, nodes = event.detail.get("ranks"), event.detail.get("nodes")
         if event.kind == "generation.launched" and isinstance(ranks, int):
-            self._launched = event.generation, ranks
+            self._launched = event.generation, ranks, nodes if isinstance(nodes, int) else None
         if not self._wants_event(event):
             return
         if event.generation is not None:
@@ -157,6 +163,13 @@ class Story:
             return
         kind = "" if event.kind.startswith("generation.") else f"{event.kind.replace('.', ' ')}: "
         self._sup(f"{kind}{safe(event.text)}", event.wall_s)  # what is said of a generation begins with it
+
+    def _take_notice(self, text: str) -> None:
+        """That some output is missing."""
+        if self._has_prefix:
+            self._sup(safe(text), wall_s())
+        else:
+            self._screen.complain(safe(text))
 
     def _take_status(self, run: RunStatus) -> None:
         self.run = run

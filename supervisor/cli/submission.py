@@ -23,6 +23,7 @@ def request_for(
     name: str | None = None,
     args: Sequence[str] = (),
     replace: bool = False,
+    allow_mixed: bool = False,
 ) -> Start:
     """What supd must know of the place this was called in. Raises Refused where the file cannot be read."""
     return Start(
@@ -39,6 +40,7 @@ def request_for(
         name=name,
         args=tuple(args),
         replace=replace,
+        allow_mixed=allow_mixed,
         columns=min(context.screen.err.columns or 120, COLUMNS_MAX),
         is_ascii=not context.screen.err.is_unicode,
     )

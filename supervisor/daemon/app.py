@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -22,22 +23,35 @@ import uvloop
 
 from protocol.errors import Refused, SupdError
 from protocol.exit_code import ExitCode
+from protocol.messages.fleet import FetchLogs, FetchRank, Visit
+from protocol.text import host_port
+from supervisor.daemon import fleet_key
 from supervisor.daemon.control import Control
+from supervisor.daemon.door import Door
+from supervisor.daemon.hosting import Hosting
 from supervisor.daemon.init import stay_behind_as_init
-from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.journal import Journal
+from supervisor.daemon.local_files import LocalFiles
 from supervisor.daemon.login_session import tell_of_login_session
-from supervisor.daemon.members import Members
-from supervisor.daemon.runners import Runners
+from supervisor.daemon.node import Node
+from supervisor.daemon.own_folder import see_that_it_is_our_own
+from supervisor.daemon.role import Role
 from supervisor.shell.config import Config, load_config
-from supervisor.shell.files import write_whole
+from supervisor.shell.dial import Dialer
 from supervisor.shell.log_setup import set_up_log
 from supervisor.shell.paths import default_control_path
 from supervisor.shell.port_holder import port_holder
-from supervisor.shell.tls import ensure_credential, server_context
+from supervisor.shell.tls import client_context, ensure_credential, server_context
+from supervisor.shell.tls_server import TlsServer
 from supervisor.shell.usage import near_option
 
 log = structlog.get_logger()
+
+DECIDE_S = 1.0
+"""How long clients wait at the start until it is known which node hosts the coordinator; later ones are told so."""
+
+FROM_HERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a supd that listens on all interfaces is found from its own machine."""
 
 NEXT_PORTS = 100
 """How many ports above the default one are tried, where nobody asked for it."""
@@ -61,50 +75,56 @@ async def serve(config: Config, stop: asyncio.Event) -> int:
     Raises Refused where supd cannot go on.
     """
     active_runs = 0
-    coordinator_file = config.state_dir / "coordinator"
     journal = Journal(config.state_dir / "journal.db")
     try:
-        jobs = Jobs(journal, config.node, config.logs_dir, await journal.next_epoch())
-        runners = Runners(
-            config, journal, coordinator_file, on_gone=jobs.on_runner_gone, on_failed=jobs.on_runner_failed
-        )
-        jobs.use(runners)
-        stored, serving = await journal.runs(), await runners.load()
-        members = Members(jobs, config.fleet, config.node)
-        control = Control(jobs, journal, config.node)
+        await see_that_it_is_our_own(config.state_dir, journal)
+        start = await journal.next_incarnation()
+        node = Node(config, journal, await journal.runners())
+        hosting, door = Hosting(config), Door(config.fleet, config.node)
         async with asyncio.TaskGroup() as group:
+            group.create_task(_stopped(stop), name="stop")
             group.create_task(journal.watch(), name="journal")
-            group.create_task(runners.run(), name="runners")
-            group.create_task(jobs.run(stored, serving), name="jobs")
-            await asyncio.sleep(0)  # every run is known before the first runner is heard
-            server = await _listen(members, config)
+            group.create_task(node.run(), name="node")
+            if config.join:
+                await hosting.ensure_credential()
+            dialer = Dialer(client_context(config.credential), hosting.local_address)
+            role = Role(config, journal, node, hosting, door, dialer, start)
+            control = Control(role, dialer, config)
+            files = LocalFiles(config.node, config.logs_dir)
+            door.handlers[Visit] = control.visit
+            door.handlers[FetchLogs], door.handlers[FetchRank] = files.take_logs, files.take_rank
+            group.create_task(files.run(), name="files")
+            server = await _listen(door, config)
             try:
                 host, port = server.sockets[0].getsockname()[:2]
-                jobs.peer_host, jobs.peer_port = host, port
-                await _publish(coordinator_file, f"{host}:{port}")
-                ready = f"{host}:{port}"
-                group.create_task(control.run(config.control, lambda: _say_ready(config, ready)), name="control")
-                await stop.wait()
-                active_runs = len(jobs.active())
-                log.info("supd_stopped", active_runs=active_runs)
-                raise Stopped
+                group.create_task(role.run(FROM_HERE.get(config.peer[0], host), port), name="role")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(DECIDE_S if config.join else None):
+                        await role.is_taken.wait()
+                await control.run(config.control, lambda: _say_ready(config, host_port(host, port)))
             finally:
+                active_runs = role.active_runs()
                 server.close()
-                members.close()
+                door.close()
     except* Stopped:
-        pass
+        log.info("supd_stopped", active_runs=active_runs)
     finally:
         journal.close()
     return active_runs
 
 
-async def _listen(members: Members, config: Config) -> asyncio.Server:
+async def _stopped(stop: asyncio.Event) -> None:
+    await stop.wait()
+    raise Stopped
+
+
+async def _listen(door: Door, config: Config) -> TlsServer:
     host, port = config.peer
     tls = server_context(config.credential)
     last = port + NEXT_PORTS if config.peer_is_default else port
     while True:
         try:
-            return await members.listen(host, port, tls)
+            return await door.listen(host, port, tls)
         except OSError as exc:
             if isinstance(exc, socket.gaierror):
                 what, hint = (
@@ -118,18 +138,10 @@ async def _listen(members: Members, config: Config) -> asyncio.Server:
                     why += f" ({await asyncio.to_thread(port_holder, port)})"
                 raise Refused(
                     "F030",
-                    f"cannot listen on {host}:{port}: {why}",
+                    f"cannot listen on {host_port(host or '*', port)}: {why}",
                     hint="free it, or set [listen] peer in supd.toml (port 0: any that is free)",
                 ) from exc
             port += 1
-
-
-async def _publish(file: Path, address: str) -> None:
-    """Runners look there for the coordinator, at every attempt to connect."""
-    try:
-        await asyncio.to_thread(write_whole, file, f"{address}\n".encode())
-    except OSError as exc:
-        raise Refused("F035", f"cannot write {file}: {exc.strerror}", hint="see that its disk has room") from exc
 
 
 def _say_ready(config: Config, peer: str) -> None:
@@ -169,7 +181,8 @@ def _prepare_folders(config: Config) -> int:
             hint="talk to it with supctl, or give this one its own [state] dir and [listen] control",
         ) from None
     os.pwrite(lock, f"{os.getpid():<20}".encode(), 0)  # for people; who holds it is what counts
-    ensure_credential(config.credential)
+    if not config.join or config.credential.exists():  # else it depends on which node hosts
+        ensure_credential(config.credential)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return lock
@@ -206,6 +219,16 @@ def command_line() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help=about, allow_abbrev=False)
     run.add_argument("--config", type=Path, metavar="FILE", help="supd.toml (conf/supd.toml lists every key)")
     run.add_argument("--dev", action="store_true", help="loopback, any free port, state in a new temporary folder")
+    about = "the credential that all nodes of a fleet share: whoever holds it belongs to the fleet"
+    fleet = commands.add_parser("fleet", help=about, allow_abbrev=False)
+    key = fleet.add_subparsers(dest="object", required=True, metavar="key").add_parser("key", help=about)
+    actions = key.add_subparsers(dest="action", required=True, metavar="new|show")
+    for name, about in (
+        ("new", "make one, 0600, where there is none; then copy it to every node"),
+        ("show", "say where it is, and its fingerprint, which is the same on every node; never the key itself"),
+    ):
+        action = actions.add_parser(name, help=about, allow_abbrev=False)
+        action.add_argument("--config", type=Path, metavar="FILE", help="supd.toml, which names its place")
     return parser
 
 
@@ -218,7 +241,7 @@ def main() -> None:
     _shed_inheritance()
     stay_behind_as_init()
     try:
-        status = _run(args)
+        status = _run(args) if args.command == "run" else _fleet_key(args)
     except SupdError as exc:
         status = _complain(exc)
     except BaseExceptionGroup as group:
@@ -244,6 +267,14 @@ def _run(args: argparse.Namespace) -> int:
     active_runs = asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve_until_signalled(config))
     if dev_dir is not None and not active_runs:
         shutil.rmtree(dev_dir, ignore_errors=True)
+    return 0
+
+
+def _fleet_key(args: argparse.Namespace) -> int:
+    """`supd fleet key new` and `show`; raises SupdError."""
+    config = load_config(args.config, os.environ)
+    sys.stdout.write((fleet_key.new if args.action == "new" else fleet_key.show)(config))
+    sys.stdout.flush()
     return 0
 
 

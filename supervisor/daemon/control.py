@@ -1,4 +1,8 @@
-"""The unix socket that supctl speaks to: one request a connection, answered by one file-local handler each."""
+"""supctl's requests: one a connection, on the unix socket, or from a client of another node (`Visit`).
+
+The supd that hosts the coordinator answers (desk.py); every other one passes requests on to it (relay.py), and does
+itself what is about its own disk.
+"""
 
 import asyncio
 import contextlib
@@ -9,48 +13,36 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-import msgspec
 import structlog
+from msgspec.structs import replace
 
-from protocol import coordinator_events as c
 from protocol.errors import LocalProtocolError, Refused, RemoteProtocolError, SupdError
-from protocol.job import LIMITS, Job, JobSpec, Submitter
-from protocol.job_file import read_job
 from protocol.messages import encode
 from protocol.messages.control import (
     CONTROL_VERSION,
     ControlReply,
-    Describe,
     Done,
     Failure,
     FileProblem,
-    GetStatus,
     Greeting,
     LogPaths,
     Paths,
     Request,
-    Resolve,
-    RestartRun,
-    RunStatus,
     Start,
-    Statuses,
-    StopRun,
     Watch,
     decode_greeting,
     decode_request,
 )
-from protocol.ranks import inherited, interpreter, working_folder
-from protocol.snippets import Canvas
-from supervisor.daemon import control_socket, logs_service, slow_disk
+from protocol.messages.fleet import JoinRefused, Visit
+from protocol.text import one_line
+from protocol.versions import VERSIONS, agreed
+from supervisor.daemon import control_socket, logs_service, slow_disk, submission
 from supervisor.daemon.accounts import user_name
-from supervisor.daemon.describe import describe
-from supervisor.daemon.jobs import Jobs, Run
-from supervisor.daemon.journal import Journal
-from supervisor.daemon.limits import limit_warnings
-from supervisor.daemon.master_port import foreign_problems
-from supervisor.daemon.preflight import device_problems, findings
-from supervisor.daemon.watcher import Watcher
+from supervisor.daemon.relay import Relay
+from supervisor.daemon.role import Role
 from supervisor.shell.channel import Channel
+from supervisor.shell.config import Config
+from supervisor.shell.dial import Dialer
 
 log = structlog.get_logger()
 
@@ -67,28 +59,30 @@ class _Client:
     """One connection."""
 
     user: str
+    is_local: bool = True
     inbox: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(FRAMES_A_CLIENT_MAX))
     task: asyncio.Task[None] | None = None
     is_carried_out: bool = False  # its request is, whether it stays to hear of it or not
 
 
 class Control:
-    """Serves supctl."""
+    """Serves supctl: here, where this supd hosts the coordinator, else by way of the supd that does."""
 
-    def __init__(self, jobs: Jobs, journal: Journal, node: str) -> None:
-        self._jobs = jobs
-        self._journal = journal
-        self._node = node
+    def __init__(self, role: Role, dialer: Dialer, config: Config) -> None:
+        self._role = role
+        self._config = config
+        self._node = config.node
+        self._relay = Relay(role.where, dialer, config.fleet, config.node)
         self._clients: dict[Channel, _Client] = {}
         self._users = {uid: user_name(uid) for uid in (os.geteuid(), 0)}
         self._group: asyncio.TaskGroup | None = None
         self._greeting = encode(
-            Greeting(control_version=CONTROL_VERSION, supd_version=metadata.version("supd"), node=node)
+            Greeting(control_version=CONTROL_VERSION, supd_version=metadata.version("supd"), node=config.node)
         )
 
     async def run(self, path: Path, on_listening: Callable[[], None]) -> None:
         """Listen until cancelled; again, where somebody (who tidies up temporary folders, say) removes the socket."""
-        listener = await asyncio.to_thread(control_socket.listen, path, CLIENTS_MAX)
+        listener = await control_socket.make(path, CLIENTS_MAX)
         async with asyncio.TaskGroup() as self._group:
             try:
                 while True:
@@ -103,9 +97,13 @@ class Control:
         """Take in clients for as long as the socket at `path` is this one."""
         own = control_socket.identity(path)
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: Channel(self._on_open, self._on_frame, self._on_closed), sock=listener, backlog=CLIENTS_MAX
+            lambda: Channel(self._on_open, self._on_frame, self._on_closed),
+            sock=listener,
+            backlog=CLIENTS_MAX,
+            start_serving=False,  # that may be cancelled
         )
         try:
+            await server.start_serving()
             on_listening()
             while control_socket.identity(path) == own:  # noqa: ASYNC110  # files set no event
                 await asyncio.sleep(SOCKET_LOOK_S)
@@ -118,7 +116,7 @@ class Control:
     async def _listen_again(self, path: Path) -> socket.socket:
         while True:
             try:
-                return await asyncio.to_thread(control_socket.listen, path, CLIENTS_MAX)
+                return await control_socket.make(path, CLIENTS_MAX)
             except Refused as exc:
                 log.error("control_socket_unmade", error=str(exc))
                 await asyncio.sleep(SOCKET_LOOK_S)
@@ -129,13 +127,37 @@ class Control:
         uid = channel.peer_uid()
         if uid not in self._users:
             return channel.abort(f"uid {uid} may not")
+        self._take_in(channel, _Client(self._users[uid]))
+
+    def visit(self, channel: Channel, visit: Visit) -> None:
+        """A connection of our peers' port that began with `visit`: it goes on like one on the unix socket."""
+        refusal = self._why_not(visit)
+        if refusal is not None:
+            channel.send(encode(refusal))
+            channel.close()
+            return
+        channel.hand_over(self._on_frame, self._on_closed)
+        self._take_in(channel, _Client(f"{visit.user}@{visit.node}", is_local=False))
+
+    def _why_not(self, visit: Visit) -> JoinRefused | None:
+        if agreed(visit.versions) is None:
+            message = f"{self._node} speaks versions {VERSIONS}, {visit.node} {visit.versions}"
+            return JoinRefused(code="F111", message=one_line(message), hint="use one release of supd on all nodes")
+        if self._role.hosted is None or self._group is None:
+            hint = "see [fleet] join in supd.toml of both"
+            return JoinRefused(code="F110", message=f"{self._node} does not host the coordinator", hint=hint)
+        return None
+
+    def _take_in(self, channel: Channel, client: _Client) -> None:
         if len(self._clients) >= CLIENTS_MAX:
             return channel.abort("too many clients")
         assert self._group is not None
-        client = self._clients[channel] = _Client(self._users[uid])
+        self._clients[channel] = client
         client.task = self._group.create_task(self._talk(channel, client), name="client")
 
     def _on_frame(self, channel: Channel, payload: bytes) -> None:
+        if channel not in self._clients:
+            return  # it was refused, and is on its way out
         try:
             self._clients[channel].inbox.put_nowait(payload)
         except asyncio.QueueFull:
@@ -148,7 +170,7 @@ class Control:
         if client is not None and client.task is not None and not client.is_carried_out:
             client.task.cancel()  # nobody is there to be told
 
-    async def _talk(self, channel: Channel, client: "_Client") -> None:
+    async def _talk(self, channel: Channel, client: _Client) -> None:
         """One client, from greeting to goodbye."""
         inbox = client.inbox
         try:
@@ -160,7 +182,7 @@ class Control:
                     return
                 request = decode_request(await inbox.get())
             client.is_carried_out = not isinstance(request, Watch)
-            last = await self._answer(channel, client.user, request)
+            last = await self._answer(channel, client, request)
         except SupdError as exc:
             last = _failure(exc)
         except TimeoutError:
@@ -182,96 +204,36 @@ class Control:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    async def _answer(self, channel: Channel, user: str, request: Request) -> ControlReply:
+    async def _answer(self, channel: Channel, client: _Client, request: Request) -> ControlReply:
+        """The last reply; those before it are sent."""
+        hosted = self._role.hosted
+        if hosted is not None:
+            user = f"{client.user}@{self._node}" if client.is_local and self._config.join else client.user
+            return await hosted.desk.answer(channel, user, request, is_local=client.is_local)
         match request:
-            case Start():
-                return await self._start(channel, user, request)
-            case StopRun():
-                return await self._stop(user, request)
-            case RestartRun(run=word, reason=reason):
-                run = self._jobs.find(word)
-                await self._jobs.ask(run, c.RestartRequested(reason, user))
-                if run.machine.is_final or run.machine.stop is not None:
-                    state = f"over ({run.machine.phase.value})" if run.machine.is_final else "being stopped"
-                    hint = "start it again with supctl start"
-                    return Failure(code="F104", message=f"{run.job.run} is {state}", hint=hint)
-                return Done(run=run.job.run)
-            case GetStatus(run=word, with_ranks=with_ranks):
-                if word:
-                    return Statuses(runs=(self._jobs.status(self._jobs.find(word), with_ranks=with_ranks),))
-                return Statuses(runs=tuple(map(self._in_brief, self._jobs.runs.values())))
-            case Watch():
-                return await Watcher(self._jobs, self._journal, self._node, channel, request).run()
             case LogPaths(run=word, logs=logs):
-                run = self._jobs.find(word)
-                logs_dir = self._jobs.logs_dir(run)
+                logs_dir = self._config.logs_dir / await self._relay.resolve(client.user, word)
                 return Paths(paths=await slow_disk.ask(logs_dir, logs_service.paths, logs_dir, logs))
-            case Describe():
-                return await describe(self._jobs, request)
-            case Resolve(word=word):
-                return Done(run=self._jobs.find(word).job.run)
-
-    def _in_brief(self, run: Run) -> RunStatus:
-        """One of many: what its culprit wrote last is left out, so that thousands fit into a frame."""
-        status = self._jobs.status(run, with_ranks=False)
-        if status.incident is None:
-            return status
-        return msgspec.structs.replace(status, incident=msgspec.structs.replace(status.incident, stderr_tail=()))
+            case Start():
+                return await self._start(channel, client.user, request)
+            case _:
+                return await self._pass_on(channel, client.user, request)
 
     async def _start(self, channel: Channel, user: str, request: Start) -> ControlReply:
-        job_file = await asyncio.to_thread(  # a large file takes a second, and runners wait for answers meanwhile
-            read_job,
-            request.job_file,
-            request.source,
-            settings=request.settings,
-            name=request.name,
-            args=request.args,
-            canvas=Canvas(request.columns, request.is_ascii),
-        )
-        spec = job_file.spec
-        submitter = Submitter(
-            folder=request.folder,
-            source=request.source,
-            python=request.python,
-            env=request.env,
-            limits={name: value for name, value in request.limits.items() if name in LIMITS},
-            umask=request.umask,
-            user=user,
-        )
-        problems, warnings = await slow_disk.ask(submitter.folder, findings, spec, submitter, self._node)
-        with contextlib.suppress(Refused):  # a driver that takes its time: the launch has more of it
-            problems += await slow_disk.ask("the accelerators' driver", device_problems, spec, submitter)
-        taken = self._jobs.port_problems(spec)
-        if not taken and (port := self._jobs.foreign_port(spec)) is not None:
-            taken = await asyncio.to_thread(foreign_problems, port, _own_host(self._jobs.peer_host))
-        problems += taken
-        if problems:
-            raise job_file.invalid(problems)
-        done = Done(
-            notes=_notes(spec, submitter),
-            file_warnings=tuple(map(str, job_file.warnings)),
-            warnings=(*limit_warnings(spec, submitter), *warnings),
-        )
-        if request.check_only:
-            return done
+        """The client's files and this node are looked at here: the host may have others."""
+        submitted = await submission.read(request, user)
+        found = await submission.look(submitted, self._node, self._config.labels)
+        if found.problems:
+            raise submitted.file.invalid(found.problems)
+        reply = await self._pass_on(channel, user, request)
+        return replace(reply, warnings=(*found.warnings, *reply.warnings)) if isinstance(reply, Done) else reply
 
-        def tell(other: Run) -> None:
-            channel.send(encode(Statuses(runs=(self._jobs.status(other, with_ranks=False),))))
+    async def _pass_on(self, channel: Channel, user: str, request: Request) -> ControlReply:
+        async def send(frame: bytes) -> None:
+            channel.send(frame)
+            await channel.drained()
 
-        run = await self._jobs.start(spec, submitter, request.request_id, tell if request.replace else None)
-        return msgspec.structs.replace(done, run=run)
-
-    async def _stop(self, user: str, request: StopRun) -> ControlReply:
-        runs = self._jobs.active() if request.all_runs else [self._jobs.find(request.run)]
-        stop = c.StopRequested(request.grace_s, request.now, user)
-        for run in runs:
-            await self._jobs.ask(run, stop)
-        return Done(run=runs[0].job.run if runs else "", runs=tuple(r.job.run for r in runs))
-
-
-def _own_host(host: str) -> str:
-    """The address by which runners of this node come to supd; the one that rank 0 has then."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return await self._relay.pass_on(user, request, send)
 
 
 def _failure(exc: SupdError) -> Failure:
@@ -284,12 +246,3 @@ def _failure(exc: SupdError) -> Failure:
 
 def _too_large(exc: LocalProtocolError) -> Failure:
     return Failure(code="F041", message=f"the answer is too large: {exc}", hint="name one job")
-
-
-def _notes(spec: JobSpec, submitter: Submitter) -> tuple[str, ...]:
-    """What a user wants to know of a start: which Python, path and folder (never by accident the daemon's)."""
-    workdir = working_folder(submitter.folder, spec.run.workdir)
-    python = () if spec.run.command else (f"python {interpreter(spec, submitter.folder, submitter.python)}",)
-    inherits = inherited(Job(run="", spec=spec, submitter=submitter), {})
-    search = spec.run.env.get("PYTHONPATH", inherits.get(b"PYTHONPATH", b"").decode(errors="replace"))
-    return (*python, *((f"PYTHONPATH {search}",) if search else ()), f"in {workdir}")

@@ -1,5 +1,6 @@
 """The unix socket of a node's supd: one daemon a path, and nobody else's file is touched."""
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -11,6 +12,17 @@ from pathlib import Path
 from protocol.errors import Refused
 
 PROBE_TIMEOUT_S = 1.0
+
+
+async def make(path: Path, backlog: int) -> socket.socket:
+    """As `listen`, in a thread. Whoever is cancelled meanwhile leaves no socket behind."""
+    making = asyncio.get_running_loop().run_in_executor(None, listen, path, backlog)
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Refused, OSError), await making:
+            os.unlink(path)
+        raise
 
 
 def listen(path: Path, backlog: int) -> socket.socket:

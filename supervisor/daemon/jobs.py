@@ -1,11 +1,12 @@
-"""The coordinator's shell: one machine a run, with the journal behind it and runners and watchers around it."""
+"""The coordinator's shell: one machine a run, with the journal behind it, nodes, runners and watchers around it."""
 
 import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -15,17 +16,18 @@ from protocol import coordinator_events as c
 from protocol.coordinator import Coordinator
 from protocol.errors import Problem, Refused
 from protocol.exit_code import ExitCode
+from protocol.fleet import may_live_on
 from protocol.framing import MAX_FRAME_BYTES
 from protocol.ids import RunId, job_name
 from protocol.job import Job, JobSpec, Submitter
 from protocol.messages import encode
 from protocol.messages.control import EventRecord, RunStatus
+from protocol.messages.fleet import RunnerBuried
 from protocol.messages.member import Renewal
-from protocol.messages.runner import Record
+from protocol.text import one_line
 from protocol.view import run_status
 from supervisor.daemon.journal import Journal, StoredRun
 from supervisor.daemon.master_port import port_problems
-from supervisor.daemon.runners import Runners
 from supervisor.shell.channel import Channel
 from supervisor.shell.clock import boot_s, wall_s
 from supervisor.shell.driver import Driver
@@ -43,7 +45,13 @@ WAIT_TOLD_S = 2.0
 MAKE_WAY_S = 300.0
 """How much longer than its graceful stop may take a run that is being replaced is waited for."""
 
+ROSTER_S = 0.05
+"""The least time between two rosters, however many nodes come or go: a run's machine looks at all of them each time."""
+
 OTHER_IS_ACTIVE = "supctl stop {}; or start with --replace, or under another --name"
+
+
+Roster = Callable[[], tuple[c.RosterNode, ...]]
 
 
 class Changes:
@@ -80,6 +88,7 @@ class Run:
     channels: dict[str, Channel] = field(default_factory=dict)  # by the runner's incarnation
     changes: Changes = field(default_factory=Changes)
     is_settled: bool = False  # final, and the journal has it
+    is_unwritten: bool = False  # what it has decided is on its way to the journal: until then it does nothing more
 
     @property
     def name(self) -> str:
@@ -90,32 +99,37 @@ class Run:
 class Jobs:
     """Every run of this coordinator."""
 
-    def __init__(self, journal: Journal, node: str, logs_dir: Path, epoch: int) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        logs_dir: Path,
+        epoch: int,
+        *,
+        on_wanted: Callable[[str, frozenset[str]], None],
+        on_unlinked: Callable[[str], None],
+        place: tuple[str, int] | None = None,
+    ) -> None:
+        """`on_wanted(run, nodes)` hears which nodes are to have a runner for a run, whenever that changes;
+        `on_unlinked(node)` that the connection of a runner there is gone. `place` is where runners are listened for in
+        a fleet of one, where rank 0 of any run is on this node; None: there are other nodes."""
         self._journal = journal
-        self._node = node
         self._logs_dir = logs_dir
         self.epoch = epoch
+        self._on_wanted = on_wanted
+        self._on_unlinked = on_unlinked
+        self._place = place
         self.runs: dict[str, Run] = {}
-        self._runners: Runners | None = None
+        self._roster: Roster = lambda: ()
+        self._is_roster_due = False
+        self._roster_shared_s = -ROSTER_S
         self._group: asyncio.TaskGroup | None = None
         self._being_started: dict[str, tuple[str, asyncio.Event, JobSpec]] = {}  # by name: request, end, job
-        self.peer_host, self.peer_port = "", 0  # where runners are listened for, once they are
 
-    def use(self, runners: Runners) -> None:
-        """Where runners come from; before `run`."""
-        self._runners = runners
-
-    async def run(self, stored: list[StoredRun], serving: frozenset[str]) -> None:
-        """Take up the runs of the journal, and drive all machines until cancelled.
-
-        `serving` are the runners the journal knows. A seat of any other is empty: it was proven gone before.
-        """
+    async def run(self, stored: list[StoredRun]) -> None:
+        """Take up the runs of the journal, and drive all machines until cancelled."""
         async with asyncio.TaskGroup() as self._group:
             for one in stored:
-                run = self._take_up(one)
-                for seat in run.machine.seats.values():
-                    if seat.incarnation not in serving:
-                        run.driver.put(c.RunnerGone(seat.node, seat.incarnation))
+                self._take_up(one)
             await asyncio.Event().wait()
 
     # --- operator ------------------------------------------------------------------------------------------------
@@ -167,22 +181,28 @@ class Jobs:
             ended.set()
 
     def port_problems(self, spec: JobSpec) -> list[Problem]:
-        """What is wrong where the job names a port for rank 0 that is supd's own, or another job's."""
+        """What is wrong where the job names a port for rank 0 that is supd's own, or another job's. Of several nodes,
+        the one that gets rank 0 has to tell (runner/ports.py)."""
+        if self._place is None:
+            return []
         others = [run for run in self.active() if run.name != spec.name]
         named = [(run.job.run, run.job.spec) for run in others]
         named += [(name, job) for name, (_, _, job) in self._being_started.items() if name != spec.name]
         taken = {port: who for who, job in named if isinstance(port := job.rendezvous.master_port, int)}
         taken |= {s.assignment.master_port: run.job.run for run in others for s in run.machine.seats.values()}
-        return port_problems(spec, self.peer_port, taken)
+        return port_problems(spec, self._place[1], taken)
 
-    def foreign_port(self, spec: JobSpec) -> int | None:
-        """The port that the job names for rank 0, unless an earlier run of the job may have it: that makes way."""
+    def foreign_port(self, spec: JobSpec) -> tuple[str, int] | None:
+        """Address and port that the job names for rank 0, in a fleet of one, unless an earlier run of the job may have
+        it: that makes way."""
         port = spec.rendezvous.master_port
         own: set[int | str] = set()
         for run in self._unsettled(spec.name):
             own.add(run.job.spec.rendezvous.master_port)
             own |= {seat.assignment.master_port for seat in run.machine.seats.values()}
-        return port if isinstance(port, int) and port not in own else None
+        if self._place is None or isinstance(port, str) or port in own:
+            return None
+        return self._place[0], port
 
     async def ask(self, run: Run, event: c.Event) -> None:
         """Hand in what an operator wants, and see it on disk. Raises Refused where the disk takes too long."""
@@ -238,17 +258,28 @@ class Jobs:
         """Every run that is not over."""
         return [r for r in self.runs.values() if not r.machine.is_final]
 
-    def status(self, run: Run, *, with_ranks: bool) -> RunStatus:
-        """The run as it stands."""
-        return run_status(
+    def status(self, run: Run, *, with_ranks: bool, node: str) -> RunStatus:
+        """The run as it stands, for a client on this `node`; "" stands for every other one, from which our folder
+        cannot be looked into. Where our disk takes nothing, that is what it waits for: it hears nobody meanwhile."""
+        seats = run.machine.seats
+        has_logs = bool(node) and (node in seats or not seats)
+        status = run_status(
             run.machine,
             run.job,
             boot_s(),
             submitted_wall_s=run.submitted_wall_s,
             ended_wall_s=run.ended_wall_s,
-            logs_dir=str(self.logs_dir(run)),
+            logs_dir=str(self.logs_dir(run)) if has_logs else "",
             with_ranks=with_ranks,
         )
+        if not run.is_unwritten or not self.trouble:
+            return status
+        return msgspec.structs.replace(status, waiting_for=f"the coordinator's disk: {self.trouble}", wait_left_s=None)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be written down for the time being; "": it can."""
+        return self._journal.trouble
 
     def logs_dir(self, run: Run) -> Path:
         """Where the run's output lies."""
@@ -265,33 +296,74 @@ class Jobs:
         if not run.driver.is_behind:
             run.driver.put(c.Heard(node, incarnation, renewal))
 
-    def on_runner_unlinked(self, run: Run, incarnation: str, channel: Channel) -> None:
+    def on_runner_unlinked(self, run: Run, node: str, incarnation: str, channel: Channel) -> None:
         """The connection is gone, which proves nothing: the lock does."""
         if run.channels.get(incarnation) is channel:
             del run.channels[incarnation]
-        if self._runners is not None:
-            self._runners.look_soon()
+        self._on_unlinked(node)
 
-    async def on_runner_gone(self, run_id: str, incarnation: str, record: Record | None) -> None:
-        """A runner of this node is proven gone; what it knew last is heard first. Returns when that is persisted."""
-        run = self.runs.get(run_id)
+    # --- nodes ---------------------------------------------------------------------------------------------------
+
+    async def on_runner_gone(self, node: str, buried: RunnerBuried) -> None:
+        """A runner is proven gone; what it knew last is heard first. Returns when that is persisted."""
+        run = self.runs.get(buried.run)
         if run is None:
             return
-        if record is not None:  # what it once offered is not on offer any more
-            last = msgspec.structs.replace(record.renewal, offer=None)
-            run.driver.put(c.Heard(self._node, incarnation, last))
-        await run.driver.ask(c.RunnerGone(self._node, incarnation))
+        if buried.last is not None:  # what it once offered is not on offer any more
+            last = msgspec.structs.replace(buried.last, offer=None)
+            run.driver.put(c.Heard(node, buried.incarnation, last))
+        await run.driver.ask(c.RunnerGone(node, buried.incarnation))
 
-    def on_runner_failed(self, run_id: str, reason: str) -> None:
-        """No runner could be started here."""
+    def on_runner_failed(self, node: str, run_id: str, reason: str) -> None:
+        """No runner could be started on a node."""
         run = self.runs.get(run_id)
         if run is not None:
-            run.driver.put(c.RunnerFailed(self._node, reason))
+            run.driver.put(c.RunnerFailed(node, one_line(reason)))
+
+    def on_fleet_note(self, note: c.Note) -> None:
+        """Something has happened to a node: it is told in the events of every active run, or else of none."""
+        for run in self.active():
+            self._note(run, note)
+        if not self.active():
+            self._journal.add_event(_event("", note), lambda: None)
+
+    def on_roster(self, roster: Roster) -> None:
+        """The fleet has changed; `roster` gives its nodes as they stand whenever it is called."""
+        self._roster = roster
+        self._share_roster()
+
+    def seated(self, node: str) -> str:
+        """The active run that has ranks or a runner on a node which are not proven gone; "" for none."""
+        return next((run.job.run for run in self.active() if may_live_on(node, run.machine)), "")
+
+    def _share_roster(self) -> None:
+        """Tell all runs of the nodes there are; many changes in a short time once."""
+        if not self._is_roster_due:
+            self._is_roster_due = True
+            wait_s = max(0.0, self._roster_shared_s + ROSTER_S - boot_s())
+            asyncio.get_running_loop().call_later(wait_s, self._share_roster_now)
+
+    def _share_roster_now(self) -> None:
+        self._is_roster_due, self._roster_shared_s = False, boot_s()
+        busy = self._busy()
+        for run in self.active():
+            run.driver.put(self._roster_for(run, busy))
+
+    def _busy(self) -> Counter[str]:
+        """How many active runs have ranks on each node."""
+        return Counter(node for run in self.active() for node in run.machine.seats)
+
+    def _roster_for(self, run: Run, busy: Mapping[str, int]) -> c.Roster:
+        """The roster, with the number of other runs that have ranks on each node."""
+        own = run.machine.seats
+        nodes = (replace(one, other_runs=busy[one.name] - (one.name in own)) for one in self._roster())
+        return c.Roster(tuple(nodes))
 
     # --- the machines --------------------------------------------------------------------------------------------
 
     def _take_up(self, stored: StoredRun) -> Run:
-        machine = Coordinator(stored.job.spec, (self._node,), stored.record, self.epoch, random.random)
+        allow_mixed = stored.job.submitter.allow_mixed
+        machine = Coordinator(stored.job.spec, stored.record, self.epoch, random.random, allow_mixed=allow_mixed)
 
         async def perform(effect: c.Effect) -> None:
             await self._perform(run, effect)
@@ -301,6 +373,7 @@ class Jobs:
         run.is_settled = machine.is_final
         self.runs[stored.run] = run
         driver.put(c.Opened())
+        driver.put(self._roster_for(run, self._busy()))
         assert self._group is not None, "not running"
         self._group.create_task(driver.run(), name=f"run-{stored.run}")
         return run
@@ -310,8 +383,12 @@ class Jobs:
             case c.Persist(record):
                 if record.phase in c.FINAL and run.ended_wall_s is None:
                     run.ended_wall_s = wall_s()
+                run.is_unwritten = True
                 await self._journal.save_run(run.job.run, record, run.ended_wall_s)
+                run.is_unwritten = False
                 run.is_settled = record.phase in c.FINAL
+                if record.phase in c.FINAL or record.phase is c.Phase.LAUNCHING:
+                    self._share_roster()  # its ranks are on other nodes now, or on none
                 log.info("run_phase_changed", run=run.job.run, phase=record.phase.value, generation=record.generation)
                 run.changes.ring()
             case c.Send(_, incarnation, answer):
@@ -319,29 +396,31 @@ class Jobs:
                 if channel is not None:
                     channel.send(encode(answer))
                 run.changes.ring()
-            case c.EnsureRunner():
-                assert self._runners is not None
-                self._runners.ensure(run.job.run)
+            case c.Want(nodes):
+                self._on_wanted(run.job.run, nodes)
             case c.Note():
                 self._note(run, effect)
 
     def _note(self, run: Run, note: c.Note) -> None:
-        event = EventRecord(
-            id=0,
-            wall_s=wall_s(),
-            run=run.job.run,
-            generation=note.generation,
-            kind=note.kind,
-            text=note.text,
-            detail=note.detail,
-        )
-        self._journal.add_event(event, run.changes.ring)
+        self._journal.add_event(_event(run.job.run, note), run.changes.ring)
 
     def _new_run_id(self, name: str) -> str:
         while True:
             run = f"{name}@{secrets.token_hex(3)}"
             if run not in self.runs:
                 return run
+
+
+def _event(run: str, note: c.Note) -> EventRecord:
+    return EventRecord(
+        id=0,
+        wall_s=wall_s(),
+        run=run,
+        generation=note.generation,
+        kind=note.kind,
+        text=note.text,
+        detail=note.detail,
+    )
 
 
 async def _wait_a_little(event: asyncio.Event) -> None:

@@ -1,4 +1,5 @@
-"""What supd must not forget, in SQLite: epoch, runs, runners, events.
+"""What supd must not forget, in SQLite: its identity, runners; and where it hosts the coordinator epoch, runs, events
+and nodes.
 
 One thread owns the database. Calls that are awaited are barriers: when they return they are on disk, with
 everything handed in before them (synchronous=FULL: https://www.sqlite.org/pragma.html#pragma_synchronous). Events
@@ -10,6 +11,7 @@ What cannot be written is never passed over: the call raises Refused, and where 
 import asyncio
 import contextlib
 import queue
+import secrets
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -23,6 +25,7 @@ import structlog
 
 from protocol.coordinator_events import RunRecord
 from protocol.errors import Refused
+from protocol.fleet_events import NodeRecord
 from protocol.job import Job
 from protocol.messages.control import EventRecord
 
@@ -30,7 +33,7 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 CREATE TABLE runs (
@@ -43,12 +46,18 @@ CREATE TABLE events (
     kind TEXT NOT NULL, text TEXT NOT NULL, detail BLOB NOT NULL
 ) STRICT;
 CREATE INDEX events_of_run ON events (run, id);
-INSERT INTO meta VALUES ('epoch', 0);
+CREATE TABLE nodes (node TEXT PRIMARY KEY, record BLOB NOT NULL) STRICT;
+INSERT INTO meta VALUES ('epoch', 0), ('incarnation', 0);
 """
+_FROM_1 = (
+    "CREATE TABLE nodes (node TEXT PRIMARY KEY, record BLOB NOT NULL) STRICT",
+    "INSERT INTO meta VALUES ('incarnation', 0)",
+)
+"""What version 2 adds. The jobs of version 1 gave the number of nodes as one number (`_renew`)."""
 
 EVENTS_A_READ_MAX = 1000
 
-_HINT = "see that its disk has room; a journal that is damaged can be moved away, and supd begins anew"
+_HINT = "see that its disk has room; a damaged one can be moved away: supd begins anew, and no longer knows its runs"
 
 
 DISK_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
@@ -89,7 +98,7 @@ class Journal:
         self._path = path
         self._loop = asyncio.get_running_loop()
         self._failure: Refused | None = None
-        self.trouble = ""  # why nothing can be written for the time being
+        self.trouble = ""  # why nothing can be written for the time being, as the last one found that insists on it
         self._has_failed = asyncio.Event()
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None] | None] = queue.SimpleQueue()
         self._db = _open(path)
@@ -106,12 +115,43 @@ class Journal:
 
     async def next_epoch(self) -> int:
         """Begin a new epoch of the coordinator; on disk before it is returned."""
+        return await self._barrier(lambda: self._count_up("epoch"))
 
-        def bump() -> int:
-            self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'")
-            return int(self._db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0])
+    async def next_incarnation(self) -> tuple[str, int]:
+        """The identity of this state folder, made once, and how often a supd has begun in it, this one included."""
 
-        return await self._barrier(bump)
+        def begin() -> tuple[str, int]:
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (secrets.randbits(63),))
+            identity = int(self._db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()[0])
+            return f"{identity:016x}", self._count_up("incarnation")
+
+        return await self._barrier(begin)
+
+    async def folder(self) -> int | None:
+        """What the folder is known by that the identity was made for, by `bind`; None: that was not kept yet."""
+
+        def look() -> int | None:
+            known = self._db.execute("SELECT value FROM meta WHERE key = 'folder'").fetchone()
+            return None if known is None else int(known[0])
+
+        return await self._barrier(look)
+
+    async def bind(self, folder: int) -> None:
+        """The identity is that of this folder."""
+        await self._barrier(lambda: self._bind(folder))
+
+    async def begin_anew(self, folder: int) -> list[StoredRunner]:
+        """Have no identity yet, in this folder. Returns the runners that are forgotten: they are another one's."""
+
+        def forget() -> list[StoredRunner]:
+            runners = self._runners()
+            self._db.execute("DELETE FROM runners")
+            self._db.execute("DELETE FROM meta WHERE key = 'identity'")
+            self._db.execute("UPDATE meta SET value = 0 WHERE key = 'incarnation'")
+            self._bind(folder)
+            return runners
+
+        return await self._barrier(forget)
 
     async def add_run(self, request_id: str, job: Job, record: RunRecord, wall_s: float) -> str:
         """Accept a run; returns the run that this request made, which is an older one if it was made before."""
@@ -166,16 +206,15 @@ class Journal:
         return await self._barrier(read)
 
     async def add_runner(self, runner: StoredRunner) -> None:
-        """Remember who serves a run, before it is told to. It takes the place of the run's last one, which is gone."""
+        """Remember who serves a run, before it is told to."""
 
         def add() -> None:
-            self._db.execute("DELETE FROM runners WHERE run = ?", (runner.run,))
             self._db.execute("INSERT INTO runners VALUES (?, ?, ?)", (runner.incarnation, runner.run, runner.cgroup))
 
         await self._insist(add)
 
     async def remove_runner(self, incarnation: str) -> None:
-        """Forget a runner that is proven gone."""
+        """Forget a runner that is proven gone, once the coordinator knows that."""
 
         def remove() -> None:
             self._db.execute("DELETE FROM runners WHERE incarnation = ?", (incarnation,))
@@ -183,11 +222,23 @@ class Journal:
         await self._insist(remove)
 
     async def runners(self) -> list[StoredRunner]:
-        """Every runner that is not proven gone."""
+        """Every runner that is not proven gone, as far as the coordinator knows."""
+        return await self._barrier(self._runners)
 
-        def read() -> list[StoredRunner]:
-            rows = self._db.execute("SELECT incarnation, run, cgroup FROM runners")
-            return [StoredRunner(incarnation=row[0], run=row[1], cgroup=row[2]) for row in rows]
+    def save_node(self, node: NodeRecord) -> None:
+        """Write behind what is known of a node of the fleet: it is on disk with the next barrier."""
+        self._write_behind("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (node.name, _pack(node)))
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node of the fleet, written behind as well."""
+        self._write_behind("DELETE FROM nodes WHERE node = ?", (name,))
+
+    async def nodes(self) -> list[NodeRecord]:
+        """Every node of the fleet that has ever joined."""
+
+        def read() -> list[NodeRecord]:
+            rows = self._db.execute("SELECT record FROM nodes ORDER BY node")
+            return [msgspec.msgpack.decode(row[0], type=NodeRecord) for row in rows]
 
         return await self._barrier(read)
 
@@ -227,6 +278,9 @@ class Journal:
 
         return await self._barrier(read)
 
+    def _write_behind(self, statement: str, values: tuple[Any, ...]) -> None:
+        self._jobs.put((lambda: self._db.execute(statement, values), None))
+
     def close(self) -> None:
         """Finish what was handed in, and let go of the file; raises Refused where the last of it is not on disk."""
         last: Future[None] = Future()
@@ -241,16 +295,30 @@ class Journal:
         """As `_barrier`, but a disk that has no room (or is away) is waited for: what waits was accepted before."""
         while True:
             try:
-                return await self._barrier(job)
+                done = await self._barrier(job)
             except DiskTrouble as exc:
                 self.trouble = str(exc)
                 log.error("journal_waits", error=self.trouble)
                 await asyncio.sleep(AGAIN_S)
+            else:
+                self.trouble = ""
+                return done
 
     async def _barrier(self, job: Callable[[], T]) -> T:
         future: Future[T] = Future()
         self._jobs.put((job, future))
         return await asyncio.wrap_future(future)
+
+    def _bind(self, folder: int) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('folder', ?)", (folder,))
+
+    def _runners(self) -> list[StoredRunner]:
+        rows = self._db.execute("SELECT incarnation, run, cgroup FROM runners")
+        return [StoredRunner(incarnation=row[0], run=row[1], cgroup=row[2]) for row in rows]
+
+    def _count_up(self, key: str) -> int:
+        self._db.execute("UPDATE meta SET value = value + 1 WHERE key = ?", (key,))
+        return int(self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()[0])
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
@@ -272,7 +340,6 @@ class Journal:
                 if future is None or not self._db.in_transaction:
                     self._tell(self._on_lost_events if isinstance(refusal, DiskTrouble) else self._fail, refusal)
             else:
-                self.trouble = ""
                 if future is not None and is_wanted:
                     future.set_result(result)
         self._db.close()
@@ -303,17 +370,34 @@ def _open(path: Path) -> sqlite3.Connection:
             undo.callback(db.close)
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             is_new = version == 0 and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if version != SCHEMA_VERSION and not is_new:
+            if version not in (1, SCHEMA_VERSION) and not is_new:
                 found = f"is of version {version}" if version else "is another program's"
                 raise Refused("F021", f"the journal {path} {found}, this supd knows version {SCHEMA_VERSION}")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
             if is_new:
                 db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            elif version == 1:
+                _renew(db)
             undo.pop_all()
             return db
     except (sqlite3.Error, OSError) as exc:
         raise Refused("F020", f"cannot use the journal {path}: {exc}", hint=_HINT) from exc
+
+
+def _renew(db: sqlite3.Connection) -> None:
+    """Make a journal of version 1 one of this version, or leave it as it is."""
+    db.execute("BEGIN IMMEDIATE")
+    for statement in _FROM_1:
+        db.execute(statement)
+    for run, blob in db.execute("SELECT run, job FROM runs").fetchall():
+        job = msgspec.msgpack.decode(blob)
+        topology = job["spec"].get("topology", {})
+        if isinstance(number := topology.get("nnodes"), int):
+            topology["nnodes"] = [number, number]
+            db.execute("UPDATE runs SET job = ? WHERE run = ?", (_pack(job), run))
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    db.execute("COMMIT")
 
 
 def _pack(value: object) -> bytes:

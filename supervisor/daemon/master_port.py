@@ -27,7 +27,7 @@ def port_problems(spec: JobSpec, peer_port: int, taken: Mapping[int, str]) -> li
     return [Problem("J406", _KEY, str(port), message, f'write "auto", or another; {hint}', about=_ABOUT)]
 
 
-def foreign_problems(port: int, host: str) -> list[Problem]:
+def foreign_problems(host: str, port: int) -> list[Problem]:
     """What keeps a rank 0 from listening on this port of `host`, which is no run's; blocks where something does."""
     try:
         bound_port(host, port)

@@ -7,7 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from supervisor.shell.files import read_small
 
 log = structlog.get_logger()
 
-POLL_S, IDLE_POLL_S = 0.2, 5.0
+POLL_S, IDLE_POLL_S = 0.2, 1.0
 """How often locks are tried: after a hint (a guard's end, a lost connection), and where there was none for long."""
 
 HURRY_S = 15.0
@@ -57,7 +57,8 @@ class _Ready:
 
 
 class Runners:
-    """Starts runners, and says when one is gone: `on_gone(run, incarnation, record)`.
+    """Starts runners: for each `start(run)` exactly one of `on_given(run, incarnation)` and `on_failed(run, reason)` is
+    called. Says when one is gone: `on_gone(run, incarnation, record)`.
 
     A runner is alive exactly as long as its lock is held: guard and runner inherit it, nobody else has it.
     """
@@ -67,34 +68,33 @@ class Runners:
         config: Config,
         journal: Journal,
         coordinator_file: Path,
+        given: list[StoredRunner],
         *,
-        on_gone: Callable[[str, str, Record | None], Awaitable[None]],
+        on_given: Callable[[str, str], None],
+        on_gone: Callable[[str, str, Record | None], None],
         on_failed: Callable[[str, str], None],
     ) -> None:
+        """`given` are those that serve a run, by the journal."""
         self._config = config
         self._journal = journal
         self._coordinator_file = coordinator_file
+        self._on_given = on_given
         self._on_gone = on_gone
         self._on_failed = on_failed
         self._dir = config.state_dir / "runners"
         self._ready: list[_Ready] = []
-        self._serving: dict[str, StoredRunner] = {}  # by incarnation
+        self._serving = {runner.incarnation: runner for runner in given}
         self._strangers: set[str] = set()  # incarnations that serve nobody and are about to end
         self._being_buried: set[str] = set()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._starting: set[str] = set()
         self._group: asyncio.TaskGroup | None = None
         self._look = asyncio.Event()
         self._hurry_until_s = boot_s() + HURRY_S
-
-    async def load(self) -> frozenset[str]:
-        """Read from the journal who serves a run, before anybody asks; returns their incarnations."""
-        self._dir.mkdir(mode=0o700, exist_ok=True)
-        self._serving = {r.incarnation: r for r in await self._journal.runners()}
-        return frozenset(self._serving)
+        self.address = "127.0.0.1"  # by which other nodes reach this one
 
     async def run(self) -> None:
         """Watch locks and keep runners ready until cancelled; those that serve a run live on."""
+        self._dir.mkdir(mode=0o700, exist_ok=True)
         try:
             async with asyncio.TaskGroup() as self._group:
                 # What an earlier supd had ready and never used ends by itself: its input ended with that supd.
@@ -105,18 +105,16 @@ class Runners:
             for ready in self._ready:
                 _close(ready.guard)  # it ends when its input does
 
-    def ensure(self, run: str) -> None:
-        """See that the run has a runner here; `on_failed` is called where none can be started."""
-        if run in self._starting or any(r.run == run for r in self._serving.values()):
-            return
+    def start(self, run: str) -> None:
+        """Start a runner for the run; the caller knows that there is none."""
         assert self._group is not None, "not running"
-        self._starting.add(run)
         self._group.create_task(self._give(run), name=f"runner-for-{run}")
 
     # --- starting ------------------------------------------------------------------------------------------------
 
     async def _give(self, run: str) -> None:
         ready: _Ready | None = None
+        stored: StoredRunner | None = None
         try:
             ready = self._take_ready() or self._spawn()
             stored = StoredRunner(ready.incarnation, run, ready.cgroup)
@@ -125,11 +123,14 @@ class Runners:
             self._serving[ready.incarnation] = stored
         except OSError as exc:
             log.error("runner_start_failed", run=run, error=repr(exc))
+            if stored is not None:
+                await self._journal.remove_runner(stored.incarnation)
             self._on_failed(run, exc.strerror or repr(exc))
+        else:
+            self._on_given(run, stored.incarnation)
         finally:
             if ready is not None and ready.incarnation not in self._serving:
                 self._dismiss(ready)
-            self._starting.discard(run)
             self._look.set()  # there may be one more to watch
         await self._fill_later(REFILL_AFTER_S)
 
@@ -163,6 +164,7 @@ class Runners:
             logs_dir=str(logs_dir),
             orphan_wait_s=self._config.orphan_wait_s,
             linger_s=self._config.linger_s,
+            address=self.address,
             beats_dir=str(beats_dir.choose(run_dir, ready.incarnation)),
         )
         assert ready.guard.stdin is not None
@@ -269,9 +271,8 @@ class Runners:
             path = self._run_dir(runner.run) / f"{incarnation}.record"
             record = _decode(await asyncio.to_thread(read_small, path, RECORD_MAX_BYTES))
             log.info("runner_gone", run=runner.run, incarnation=incarnation, stuck=len(stuck))
-            del self._serving[incarnation]  # from here on the run may get another
-            await self._on_gone(runner.run, incarnation, record)
-            await self._journal.remove_runner(incarnation)
+            del self._serving[incarnation]
+            self._on_gone(runner.run, incarnation, record)  # the journal keeps it until the coordinator knows
         self._strangers.discard(incarnation)
         self._being_buried.discard(incarnation)
 

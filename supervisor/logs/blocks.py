@@ -33,6 +33,27 @@ class Block(NamedTuple):
     key_s: float  # its place among other streams' blocks: never goes down in one stream
     data: bytes
     read_s: float  # when its lines were read; 0: not known
+    offset: int  # of its first byte in the file
+
+
+class Keys:
+    """The places of one stream's lines among other streams' lines, for its pieces one after the other."""
+
+    def __init__(self) -> None:
+        self._key_s = 0.0
+        self._read_s = 0.0
+        self._is_indented = False  # a line of what is kept together is
+
+    def of(self, lines: bytes, read_s: float) -> float:
+        """The key of the next piece, whose lines were read at this time."""
+        is_indented = lines.startswith(_INDENTS)
+        is_close = read_s - self._read_s < GAP_S and read_s - self._key_s < TOGETHER_S
+        if not (is_close and (is_indented or self._is_indented)):
+            self._key_s = max(self._key_s, read_s)
+            self._is_indented = False
+        self._is_indented |= is_indented or b"\n " in lines or b"\n\t" in lines
+        self._read_s = read_s
+        return self._key_s
 
 
 class BlockReader:
@@ -45,20 +66,22 @@ class BlockReader:
         tail_lines: int | None,
         since_s: float | None = None,
         until_s: float | None = None,
+        known_bytes: int | None = None,
     ) -> None:
-        """With `since_s` and `until_s` only lines of that time; `tail_lines`: only the last ones of those."""
+        """With `since_s` and `until_s` only lines of that time; `tail_lines`: only the last ones of those; with
+        `known_bytes` instead all that stands behind these."""
         self.blocks: deque[Block] = deque()
         self._path = path
         self._unread_bytes = 0
         self._unfinished = b""
         self._unfinished_since_s = 0.0
-        self._key_s = 0.0
-        self._read_s = 0.0
-        self._is_indented = False  # a line of the block at hand is
+        self._keys = Keys()
         with Times(path) as times:
             start = 0 if since_s is None else times.offset_at(since_s, is_start=True)
             end = None if until_s is None else times.offset_at(until_s, is_start=False)
         self._file = FileTail(path, from_end_lines=tail_lines, start=start, end=end)
+        if known_bytes is not None:
+            self._file.offset = known_bytes
 
     def look(self) -> None:
         """See how much there is to be read now."""
@@ -110,17 +133,8 @@ class BlockReader:
                 starts.append(start)
                 read_s.append(time_s)
         for start, end, time_s in zip(starts, [*starts[1:], len(data)], read_s, strict=True):
-            self._append(data[start:end], time_s)
-
-    def _append(self, lines: bytes, read_s: float) -> None:
-        is_indented = lines.startswith(_INDENTS)
-        is_close = read_s - self._read_s < GAP_S and read_s - self._key_s < TOGETHER_S
-        if not (is_close and (is_indented or self._is_indented)):
-            self._key_s = max(self._key_s, read_s)
-            self._is_indented = False
-        self._is_indented |= is_indented or b"\n " in lines or b"\n\t" in lines
-        self._read_s = read_s
-        self.blocks.append(Block(self._key_s, lines, read_s))
+            lines = data[start:end]
+            self.blocks.append(Block(self._keys.of(lines, time_s), lines, time_s, offset + start))
 
 
 def cut_lines(data: bytes) -> tuple[list[bytes], bytes]:

@@ -2,9 +2,11 @@
 
 from collections import deque
 
+from protocol.messages.member import TAIL_BYTES_MAX, TAIL_LINES_MAX
+
 LINES_MAX = 20
-MORE_LINES_MAX = 200  # stacks of several threads
-LINE_BYTES_MAX = 2000
+MORE_LINES_MAX = TAIL_LINES_MAX  # stacks of several threads
+LINE_BYTES_MAX = TAIL_BYTES_MAX
 
 
 class LastLines:

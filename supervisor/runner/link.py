@@ -1,6 +1,7 @@
 """The runner's line to the coordinator: finds it, says who we are, and comes back for as long as it takes."""
 
 import asyncio
+import contextlib
 import random
 import ssl
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from protocol.messages import encode
 from protocol.messages.member import Answer, Hello, Rejected, Renewal, Welcome, decode_to_runner
 from protocol.versions import VERSIONS
 from supervisor.shell.channel import Channel
+from supervisor.shell.clock import boot_s
 from supervisor.shell.files import read_small
 
 log = structlog.get_logger()
@@ -21,6 +23,14 @@ RETRY_S = 0.5
 """Longest wait between two attempts; jittered, so that a fleet does not come back in step."""
 
 CONNECT_TIMEOUT_S = 5.0
+
+UNRECEIVED_S = 5.0
+"""A renewal goes out every second. Where the network takes none for so long the connection is given up: TCP would try
+ever more seldom, and so tens of seconds after the network is whole again; a new connection is there at once."""
+
+SILENT_S = 10.0
+"""Each renewal is answered. After so long without an answer the connection is given up as well, whatever holds it up: a
+longer time, since a coordinator that is held up itself must not have all runners come anew meanwhile."""
 
 
 class Link:
@@ -45,7 +55,7 @@ class Link:
         self._channel: Channel | None = None
         self._is_welcome = False
         self._epoch = 0
-        self.own_host = "127.0.0.1"
+        self._heard_s = 0.0
 
     def send(self, renewal: Renewal) -> None:
         """Send it if there is anybody to hear it; the next one says it again."""
@@ -61,9 +71,20 @@ class Link:
             except (OSError, TimeoutError, ValueError) as exc:
                 log.debug("coordinator_missed", error=repr(exc))
             else:
-                await channel.closed.wait()
+                await self._serve(channel)
                 log.info("coordinator_lost", error=channel.error)
             await asyncio.sleep(RETRY_S * (1 + random.random()) / 2)
+
+    async def _serve(self, channel: Channel) -> None:
+        """Until the connection is gone. That ends no rank: it is what a runner without a coordinator does (R6)."""
+        channel.expect_receipt_within(UNRECEIVED_S)
+        self._heard_s = boot_s()
+        while (left_s := self._heard_s + SILENT_S - boot_s()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await channel.closed.wait()
+                    return
+        channel.abort(f"it has answered nothing for {SILENT_S:g} s")
 
     async def _connect(self) -> Channel:
         content = await asyncio.to_thread(read_small, self._file, 1000)
@@ -82,10 +103,10 @@ class Link:
 
     def _on_open(self, channel: Channel) -> None:
         self._channel, self._is_welcome = channel, False
-        self.own_host = channel.own_host()
         channel.send(encode(self._hello))
 
     def _on_frame(self, channel: Channel, payload: bytes) -> None:
+        self._heard_s = boot_s()
         match decode_to_runner(payload):
             case Welcome() as welcome:
                 if welcome.version not in VERSIONS:

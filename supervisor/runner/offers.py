@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,28 +17,59 @@ from supervisor.shell.clock import boot_s
 from supervisor.shell.devices import count_ranks
 from supervisor.shell.open_files import check_open_files
 
+if TYPE_CHECKING:
+    from supervisor.runner.digest import Digests
+
 log = structlog.get_logger()
 
 
 class Offers:
-    """Looks up what the node can give; ranks are counted once, since nothing of that changes under a runner."""
+    """Looks up what the node can give; ranks are counted once, since nothing of that changes under a runner.
 
-    def __init__(self, job: Job, node: str) -> None:
+    `address` is by which other nodes reach this one.
+    """
+
+    def __init__(self, job: Job, node: str, address: str) -> None:
         self._job = job
-        self._node = node
+        self._address = address
         self._counted: tuple[int, str] | None = None
         self._ports = Ports(job.spec.rendezvous.master_port, node)
+        self._digests: Digests | None = None
 
-    async def look_up(self, host: str, last_port: int | None) -> Offer:
-        """The offer as of now; in a thread, for a driver may take its time. `last_port` is the last generation's."""
+    async def look_up(self, last_port: int | None) -> Offer:
+        """The offer as of now; in a thread, for a driver or a disk may take its time.
+
+        `last_port` is the last generation's.
+        """
+        return await asyncio.to_thread(self._look_up, last_port)
+
+    def _look_up(self, last_port: int | None) -> Offer:
         try:
             if self._counted is None:
-                self._counted = await asyncio.to_thread(self._count)
-            port, waits_for = await asyncio.to_thread(self._ports.find, host, last_port, boot_s())
+                self._counted = self._count()
+            digest = self._digest()
+            port, waits_for = self._ports.find(self._address, last_port, boot_s())
         except Refused as exc:
-            return Offer(slots=0, address=host, port=0, problem=one_line(f"{exc}; {exc.hint}"))
+            return Offer(slots=0, address=self._address, port=0, problem=one_line(f"{exc}; {exc.hint}"))
         ranks, note = self._counted
-        return Offer(slots=ranks, address=host, port=port, waits_for=one_line(waits_for), note=one_line(note))
+        return Offer(
+            slots=ranks,
+            address=self._address,
+            port=port,
+            waits_for=one_line(waits_for),
+            note=one_line(note),
+            digest=digest,
+        )
+
+    def _digest(self) -> dict[str, str]:
+        """What nodes have to have in common, where there may be several."""
+        if self._job.spec.topology.nnodes[1] == 1:
+            return {}
+        if self._digests is None:
+            from supervisor.runner.digest import Digests  # which takes long to load, and few runs need
+
+            self._digests = Digests(self._job)
+        return self._digests.look()
 
     def _count(self) -> tuple[int, str]:
         """The ranks, and what is worth telling of how they were counted. Raises Refused where they cannot run here."""

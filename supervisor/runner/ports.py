@@ -3,7 +3,7 @@
 import os
 
 from protocol.errors import Refused
-from supervisor.shell.free_ports import bound_port, free_port
+from supervisor.shell.free_ports import bound_port, free_port, own_address
 from supervisor.shell.port_holder import port_holder
 
 WAIT_S = 30.0
@@ -22,13 +22,16 @@ class Ports:
         self._missed_s: float | None = None  # when there was none for the first time in a row
 
     def find(self, host: str, last: int | None, now_s: float) -> tuple[int, str]:
-        """A port on `host` and "", or 0 and what is waited for; `last` is the last generation's (None: no such).
+        """A port for `host` and "", or 0 and what is waited for; `last` is the last generation's (None: no such).
+
+        Where `host` is no address of this machine, it is one that is free on all its interfaces.
 
         Raises Refused where it is not worth the wait: a port the job names that is taken before the first generation
         is somebody's, and any other has been missing for WAIT_S.
         """
         try:
-            port = free_port(host, last) if isinstance(self._wanted, str) else bound_port(host, self._wanted)
+            place = own_address(host)
+            port = free_port(place, last) if isinstance(self._wanted, str) else bound_port(place, self._wanted)
         except OSError as exc:
             return 0, self._missing(host, exc, last, now_s)
         self._missed_s = None

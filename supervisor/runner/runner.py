@@ -122,7 +122,7 @@ class Runner:
         self._put(Linked(up=True))
 
     def _begin(self, job: Job) -> None:
-        self._offers = Offers(job, self._task.node)
+        self._offers = Offers(job, self._task.node, self._task.address)
         member = Member(job.spec, boot_s(), orphan_wait_s=self._task.orphan_wait_s, linger_s=self._task.linger_s)
         self._driver = Driver(member, self._perform, Tick())
         logs_dir = Path(self._task.logs_dir)
@@ -213,7 +213,7 @@ class Runner:
 
     async def _look_up_offer(self, not_port: int | None) -> None:
         assert self._offers is not None
-        self._put(Offered(await self._offers.look_up(self._link.own_host, not_port)))
+        self._put(Offered(await self._offers.look_up(not_port)))
 
     # --- watching ------------------------------------------------------------------------------------------------
 

@@ -328,7 +328,7 @@ class Workers:
             wall_s=ended.wall_s,
             ran_s=ran_s,
             stopped_by_us=False,
-            oom=ended.oom,
+            oom=one_line(ended.oom),
             stderr_tail=self._logs.tail(rank, "err"),
         )
         self._put(Exited(generation, rank, exit, ended.ended_s, await self._last_sample(rank)))

@@ -1,6 +1,7 @@
 """One framed connection: asyncio's transport on one side, whole frames on the other."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import Callable
@@ -8,9 +9,13 @@ from typing import cast
 
 from protocol.errors import ProtocolError
 from protocol.framing import FrameDecoder, encode_frame
+from protocol.text import host_port
 
 SEND_QUEUE_MAX_BYTES = 64 * 1024 * 1024
 """What may wait for a peer that does not read; beyond it the connection is closed (the peer comes back and is told)."""
+
+KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+"""Seconds and tries (tcp(7)): so a machine that is gone is noticed within 20 s where nothing is said."""
 
 
 class Channel(asyncio.Protocol):
@@ -28,12 +33,18 @@ class Channel(asyncio.Protocol):
         self._on_open = on_open
         self._on_frame = on_frame
         self._on_closed = on_closed
+        self._on_closed_first: Callable[[Channel], None] | None = None
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self.closed = asyncio.Event()
         self.error = ""  # why we closed it, where we did
+
+    def hand_over(self, on_frame: Callable[["Channel", bytes], None], on_closed: Callable[["Channel"], None]) -> None:
+        """Others hear it from the next frame on. Whoever heard of its opening hears of its end as well, after them."""
+        self._on_frame = on_frame
+        self._on_closed_first = on_closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -50,6 +61,8 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._writable.set()
         self.closed.set()
+        if self._on_closed_first is not None:
+            self._on_closed_first(self)
         self._on_closed(self)
 
     def pause_writing(self) -> None:
@@ -76,10 +89,40 @@ class Channel(asyncio.Protocol):
         """Wait until the peer has read most of what was sent (or is gone)."""
         await self._writable.wait()
 
+    def peer(self) -> tuple[str, int]:
+        """Address and port of the other side; ("?", 0) for a unix socket's."""
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("?", 0)
+
+    def hold(self, is_held: bool) -> None:
+        """Read nothing for now, so that the peer has to wait; or go on."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if is_held:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def keep_alive(self) -> None:
+        """Notice the end of the peer's machine also in silence."""
+        connection = self._transport.get_extra_info("socket") if self._transport else None
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEPALIVE:
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def expect_receipt_within(self, limit_s: float) -> None:
+        """Give the connection up where what was sent is not acknowledged by the peer's machine in that time (tcp(7),
+        TCP_USER_TIMEOUT). Not for one whose peer may be slow to read: that counts as well."""
+        connection = self._transport.get_extra_info("socket") if self._transport else None
+        if connection is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
+
     def peer_address(self) -> str:
         """HOST:PORT of the other side, for messages."""
-        name = self._transport.get_extra_info("peername") if self._transport else None
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"
+        host, port = self.peer()
+        return host_port(host, port) if port else host
 
     def own_host(self) -> str:
         """The address by which this side reached the other."""

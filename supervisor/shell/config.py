@@ -4,16 +4,18 @@ Problems have the codes of `protocol.tables.Kind` behind an S.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from protocol.addresses import PEER_PORT, JoinEntry
 from protocol.checks import choice, duration, integer, matching, schema_version, text
 from protocol.errors import About, ConfigInvalid
-from protocol.tables import Found, Key, Kind, Schema, Spot, accepts, check_tables
+from protocol.job import LABEL_MAX_CHARS, LABELS_MAX
+from protocol.tables import Found, Key, Kind, Schema, check_tables
 from protocol.toml_text import MAX_FILE_BYTES, read_toml
+from supervisor.shell import config_checks as checks
 from supervisor.shell.paths import (
     default_control_path,
     ensure_private_dir,
@@ -23,7 +25,8 @@ from supervisor.shell.paths import (
     xdg_folder,
 )
 
-DEFAULT_PEER = ("127.0.0.1", 29410)
+DEFAULT_PEER = ("127.0.0.1", PEER_PORT)
+DEFAULT_PEER_OF_FLEET = ("", PEER_PORT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +35,14 @@ class Config:
 
     found: Found = field(repr=False, compare=False)  # the file that was read: shows problems where they stand
     node: str
+    labels: Mapping[str, str]
     control: Path  # supctl's socket
-    peer: tuple[str, int]  # where the coordinator listens; port 0: any that is free
+    peer: tuple[str, int]  # where we listen for peers; host "": all interfaces; port 0: any that is free
     peer_is_default: bool  # nobody asked for this port: where it is taken, the next free one will do
+    advertise: str  # a name or an address by which peers reach us; "": not given
+    interface: str  # whose address that is; "": not given
     fleet: str
+    join: tuple[JoinEntry, ...]  # nodes to ask, first the one that hosts; (): a fleet of one
     credential: Path
     state_dir: Path
     logs_dir: Path
@@ -56,19 +63,6 @@ class Config:
             raise ConfigInvalid(self.found.source, self.found.settled(exc.problems)) from None
 
 
-@accepts({"type": "string", "pattern": "^.+:[0-9]{1,5}$"})
-def _host_port(at: Spot, value: object) -> object:
-    """An address as (host, port); IPv6 stands in brackets."""
-    if not isinstance(value, str):
-        return text(at, value)
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", value)
-    if match and int(match[3]) <= 65535:
-        return match[1] or match[2], int(match[3])
-    hint = 'write "HOST:PORT", as in "127.0.0.1:29410" or "[::1]:29410"; port 0 is any that is free'
-    at.wrong(Kind.ADDRESS, value, "is not an address with a port", hint)
-    return None
-
-
 _NAME = matching(
     "[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "a name", "write 1 to 63 of A-Z, a-z, 0-9, `.`, _ and -, a letter or digit first"
 )
@@ -83,7 +77,15 @@ SCHEMA = Schema(
                 _NAME,
                 "string",
                 "the short host name",
-                "1 to 63 of `A-Z`, `a-z`, `0-9`, `.`, `_`, `-`; a letter or digit first",
+                "1 to 63 of `A-Z`, `a-z`, `0-9`, `.`, `_`, `-`; a letter or digit first; no other node of the "
+                "fleet has it",
+            ),
+            "labels": Key(
+                checks.labels,
+                "table of strings",
+                "{}",
+                'what jobs can ask for by `topology.node_labels` and order ranks by, as in `{ rack = "b" }`; at most '
+                f"{LABELS_MAX}, of at most {LABEL_MAX_CHARS} characters each",
             ),
         },
         "listen": {
@@ -98,23 +100,45 @@ SCHEMA = Schema(
                 ),
             ),
             "peer": Key(
-                _host_port,
+                checks.listen_address,
                 '"HOST:PORT"',
                 '"127.0.0.1:29410"',
                 (
-                    "where runners find the coordinator. The default gives way to the next free "
-                    "port; a port that is written here does not. IPv6 stands in brackets; port 0 is "
-                    "any that is free"
+                    "where runners and the other nodes of the fleet find this one. The default gives way to the next "
+                    'free port; with `fleet.join` the default is `"*:29410"`, all interfaces, and gives way to '
+                    "nothing. IPv6 stands in brackets; port 0 is any that is free, and not for a fleet"
                 ),
+            ),
+            "advertise": Key(
+                checks.own_host,
+                "string",
+                "the address by which the host of the fleet was reached",
+                "a name or an address, without a port, by which the other nodes reach this one; ranks get that of rank "
+                "0 as MASTER_ADDR. The host of the fleet tries it at the join",
+            ),
+            "interface": Key(
+                checks.interface,
+                "string",
+                "no particular one",
+                "instead of `advertise`: the network interface whose address that is, as `ip link` names it",
             ),
         },
         "fleet": {
             "name": Key(_NAME, "string", '"default"', "formed like a node's"),
+            "join": Key(
+                checks.join,
+                '["HOST:PORT"]',
+                "[]",
+                "nodes of the fleet: the first one hosts the coordinator, so it is the same on every node, its own "
+                f"list included; without a port it is {PEER_PORT}. IPv6 stands in brackets; at most {checks.JOIN_MAX}. "
+                "[]: this node is a fleet of its own",
+            ),
             "credential": Key(
                 text,
                 "path",
                 "`fleet.pem` in the state folder",
-                "key and certificate of the fleet, made 0600 on first use",
+                "key and certificate of the fleet, the same on every node. The host makes it 0600 on first use; "
+                "copy it to the others (`supd fleet key show`)",
             ),
         },
         "state": {
@@ -161,9 +185,9 @@ SCHEMA = Schema(
     },
     later={
         "": ("lease", "http", "metrics", "access", "defaults"),
-        "node": ("labels", "devices", "max_jobs"),
-        "listen": ("http", "runners", "advertise", "interface"),
-        "fleet": ("join", "discover"),
+        "node": ("devices", "max_jobs"),
+        "listen": ("http", "runners"),
+        "fleet": ("discover",),
         "state": ("max_disk", "min_free", "keep_runs", "keep_days"),
         "workers": ("survive_restart", "kill_orphans"),
     },
@@ -174,7 +198,8 @@ def load_config(path: Path | None, environ: Mapping[str, str], *, dev_dir: Path 
     """The configuration of `path`, else of the user's own supd.toml where there is one, else the defaults.
 
     Relative paths of a file start at its folder, and `~/` at the home folder. With `dev_dir` (supd run --dev)
-    everything lies below that folder, the port is any that is free, and the user's own file is not read.
+    everything lies below that folder, it is a fleet of one whose port is any that is free, and the user's own file is
+    not read.
     Makes nothing and raises ConfigInvalid with every problem.
     """
     source = path
@@ -183,6 +208,7 @@ def load_config(path: Path | None, environ: Mapping[str, str], *, dev_dir: Path 
         source = usual if os.path.lexists(usual) else None
     found = Found("S", str(source or "supd's defaults"))
     values = _read(source, found) if source else {}
+    _check_rules(values, found)
     if not found.problems:
         config = _settle(values, environ, source.absolute().parent if source else Path("/"), dev_dir, found)
         problem = socket_path_problem(config.control)
@@ -204,6 +230,20 @@ def _read(source: Path, found: Found) -> dict[str, Any]:
     return {} if document is None else check_tables(document, SCHEMA, found)
 
 
+def _check_rules(values: Mapping[str, Any], found: Found) -> None:
+    """Find what contradicts each other among the sound values of a file."""
+    listen, fleet = values.get("listen", {}), values.get("fleet", {})
+    if "advertise" in listen and "interface" in listen:
+        message = "`listen.advertise` and `listen.interface` exclude each other"
+        about, other = (About(("listen", key), is_key=True) for key in ("interface", "advertise"))
+        hint = "keep one: `advertise` names the address itself"
+        found.add(Kind.EXCLUSIVE, "listen", "", message, hint, about=about, other=(other, "and here"))
+    if fleet.get("join") and listen.get("peer", DEFAULT_PEER)[1] == 0:
+        message = "the other nodes of a fleet have to know the port, and `listen.peer` says any that is free"
+        hint = f'write a port, as in "*:{PEER_PORT}"'
+        found.add(Kind.CONTRADICTION, "listen.peer", "", message, hint, about=About(("listen", "peer")))
+
+
 def _settle(
     values: Mapping[str, Any], environ: Mapping[str, str], base: Path, dev_dir: Path | None, found: Found
 ) -> Config:
@@ -218,19 +258,25 @@ def _settle(
         return home(environ) / named[2:] if named.startswith("~/") else base / named
 
     if dev_dir is not None:
+        listen, fleet = {"peer": ("127.0.0.1", 0)}, fleet | {"join": ()}
         dev_dir = dev_dir.absolute()
         state_dir, control = dev_dir, dev_dir / "control.sock"
     else:
         usual = xdg_folder(environ, "XDG_STATE_HOME", ".local/state") / "supd" / host_name()
         state_dir = placed(state, "dir", usual)
         control = placed(listen, "control", default_control_path(environ, os.getuid()))
+    join = fleet.get("join", ())
     return Config(
         found=found,
         node=node.get("name", host_name()),
+        labels=node.get("labels", {}),
         control=control,
-        peer=("127.0.0.1", 0) if dev_dir is not None else listen.get("peer", DEFAULT_PEER),
-        peer_is_default=dev_dir is None and "peer" not in listen,
+        peer=listen.get("peer", DEFAULT_PEER_OF_FLEET if join else DEFAULT_PEER),
+        peer_is_default="peer" not in listen and not join,
+        advertise=listen.get("advertise", ""),
+        interface=listen.get("interface", ""),
         fleet=fleet.get("name", "default"),
+        join=join,
         credential=placed(fleet, "credential", state_dir / "fleet.pem"),
         state_dir=state_dir,
         logs_dir=placed(state, "logs_dir", state_dir / "logs"),

@@ -1,8 +1,10 @@
 """Small files that are there whole or not at all."""
 
 import contextlib
+import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
 
 
@@ -28,9 +30,15 @@ def read_small(path: Path, limit_bytes: int) -> bytes | None:
 
     A pipe, which may never hold anything, keeps nobody waiting; a file system that hangs does: call it in a thread.
     """
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                return file.read(limit_bytes)
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        return file.read(limit_bytes)
     return None
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """A file to be read. Raises OSError, also where it is no regular one; a pipe keeps nobody waiting."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file")
+    return file

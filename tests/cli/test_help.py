@@ -65,6 +65,7 @@ TABLES = {
     "pre_signal": "stop",
     "nproc_per_node": "topology",
     "log_pattern": "progress",
+    "nnodes": "topology",
     "env": "run",
 }
 """Where the keys belong that examples show without their table."""

@@ -59,7 +59,7 @@ def test_on_one_node_the_prefix_is_the_rank_and_the_bar_tells_the_stream(supctl:
 
 
 def test_on_several_nodes_the_prefix_names_the_node(supctl: Supctl, daemon: Daemon) -> None:
-    run = a_run(nodes=("n1", "gpu-02"), nnodes=2)
+    run = a_run(nodes=("n1", "gpu-02"), nnodes=(2, 2))
     daemon(one_run(run, chunk(b"a\n"), chunk(b"b\n", 3, node="gpu-02"), event("x"), End()))
     assert supctl("logs").out.splitlines()[1:] == ["n1:0     │ a", "gpu-02:3 │ b", "     sup │ x"]
 
@@ -265,10 +265,12 @@ def test_path_says_where_the_files_lie(supctl: Supctl, daemon: Daemon) -> None:
     assert isinstance(fake.requests[-1], LogPaths)
 
 
-def launched(generation: int, ranks: int = 4) -> EventRecord:
+def launched(generation: int, ranks: int = 4, nodes: int = 1) -> EventRecord:
     text = f"generation {generation}: {ranks} ranks"
-    kind = "generation.launched"
-    return EventRecord(id=1, wall_s=1.0, run=RUN, generation=generation, kind=kind, text=text, detail={"ranks": ranks})
+    detail: dict[str, str | int | float | bool | None] = {"ranks": ranks, "nodes": nodes}
+    return EventRecord(
+        id=1, wall_s=1.0, run=RUN, generation=generation, kind="generation.launched", text=text, detail=detail
+    )
 
 
 def test_reading_the_past_each_generation_has_one_rule_and_what_the_supervisor_did_stands_where_it_came(

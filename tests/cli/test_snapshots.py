@@ -30,6 +30,7 @@ from protocol.messages.control import (
     Statuses,
 )
 from tests.cli.conftest import Daemon, Script, Supctl, a_run, one_run
+from tests.cli.test_nodes import with_nodes
 
 FOLDER = Path(__file__).parent / "snapshots"
 
@@ -204,6 +205,9 @@ CASES = {
     "ps-80-columns": Case(argv="ps", script=with_ranks(*FEW), columns=80),
     "ps-dumb-terminal": Case(argv="ps", script=with_ranks(*FEW), columns=80, env={"TERM": "dumb"}),
     "ps-folded": Case(argv="ps", script=with_ranks(*MANY[:19], a_rank(19, step=17_700, silent_s=90.0), *MANY[20:])),
+    "nodes-80-columns": Case(argv="nodes", script=with_nodes(), columns=80),
+    "status-of-a-job-on-nodes": Case(argv="status hello", script=with_nodes()),
+    "describe-node": Case(argv="describe node gpu-2", script=with_nodes()),
     "logs": Case(argv="logs", script=one_run(LLAMA, *LOGS)),
     "logs-c-locale": Case(argv="logs", script=one_run(LLAMA, *LOGS), env={"LANG": "C"}),
     "events": Case(argv="events", script=one_run(LLAMA, *EVENTS, End())),

@@ -56,7 +56,6 @@ WITHOUT_A_CHOICE = {
     "RestartTable.policy",  # the other one would leave the rest of the table without sense
     "RunRecord.version",
     "RunTable.module",  # excludes `script` and `command`, which are there
-    "TopologyTable.nnodes",
 }
 
 

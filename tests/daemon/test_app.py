@@ -37,6 +37,15 @@ async def test_it_leaves_no_socket_behind(short_dir: Path) -> None:
     assert config.control.name not in os.listdir(config.control.parent)
 
 
+@pytest.mark.parametrize(
+    ("host", "found_at"), [("0.0.0.0", "127.0.0.1"), ("", "127.0.0.1"), ("127.0.0.3", "127.0.0.3")]
+)
+async def test_its_runners_are_told_an_address_that_is_one(short_dir: Path, host: str, found_at: str) -> None:
+    config = config_in(short_dir, peer=(host, 0))
+    async with serving(config):
+        assert (config.state_dir / "coordinator").read_text().rpartition(":")[0] == found_at
+
+
 async def test_a_default_port_that_is_taken_is_followed_by_the_next_one(short_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -1,6 +1,7 @@
 """supervisor/daemon/control.py, watcher.py and control_socket.py: a client can hurt nobody but itself."""
 
 import asyncio
+import fcntl
 import os
 import random
 import subprocess
@@ -204,6 +205,23 @@ async def test_supd_ends_at_once_with_followers_attached_that_do_not_even_read(s
     assert loop.time() - asked_at_s < 5
     for client in deaf:
         await client.close()
+
+
+async def test_a_socket_that_is_being_made_as_supd_ends_is_closed_and_removed(short_dir: Path) -> None:
+    path = short_dir / "c.sock"
+    folder = os.open(short_dir, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    making = asyncio.get_running_loop().create_task(control_socket.make(path, 5))
+
+    def is_in_the_thread() -> bool:
+        return "_folder_to_ourselves" in [frame.f_code.co_name for frame in sys._current_frames().values()]
+
+    await wait_for("the thread to wait for its turn", is_in_the_thread)
+    making.cancel()
+    os.close(folder)
+    await asyncio.wait([making])
+    assert making.cancelled()
+    assert not path.exists()
 
 
 async def test_a_socket_that_a_dead_supd_left_is_taken_over_and_a_living_ones_is_not(short_dir: Path) -> None:

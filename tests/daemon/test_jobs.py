@@ -1,15 +1,19 @@
 """supervisor/daemon/jobs.py: every run of this coordinator, over restarts of supd."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-from protocol.coordinator_events import RunRecord
+from protocol.coordinator_events import RosterNode, RunRecord
 from protocol.job import Job
 from protocol.job_file import read_job
 from protocol.messages.control import Done, Failure, GetStatus, Resolve, RunStatus, Statuses, StopRun, Watch
+from supervisor.daemon.jobs import ROSTER_S, Jobs
 from supervisor.daemon.journal import Journal
+from supervisor.shell.clock import boot_s
 from supervisor.shell.config import Config
-from tests.daemon.serving import ask, config_in, serving, talking
+from tests.daemon.serving import ask, config_in, serving, talking, wait_for
 from tests.daemon.test_control import start
 from tests.protocol.build import job_spec, submitted
 
@@ -32,6 +36,21 @@ async def ended(config: Config, run: str) -> RunStatus:
         while await client.frame() is not None:
             pass
     return await status(config, run)
+
+
+@contextlib.asynccontextmanager
+async def coordinating(folder: Path) -> AsyncIterator[tuple[Jobs, Journal]]:
+    """The runs of a coordinator, and no supd around it."""
+    journal = Journal(folder / "journal.db")
+    jobs = Jobs(journal, folder / "logs", 1, on_wanted=lambda run, nodes: None, on_unlinked=lambda node: None)
+    try:
+        async with asyncio.TaskGroup() as group:
+            driving = group.create_task(jobs.run([]))
+            await asyncio.sleep(0)
+            yield jobs, journal
+            driving.cancel()
+    finally:
+        journal.close()
 
 
 async def resolved(config: Config, word: str) -> str | int:
@@ -114,3 +133,27 @@ async def test_what_was_accepted_and_not_yet_begun_is_begun_by_the_next_supd(sho
     async with serving(config):
         assert (await ended(config, "job@123456")).state == "succeeded"
         assert await ask(config.control, request) == Done(run="job@123456", notes=("in /",))
+
+
+async def test_of_a_thousand_nodes_that_come_at_once_the_runs_are_told_a_few_times_and_of_the_last_one_too(
+    short_dir: Path,
+) -> None:
+    node = RosterNode("a", is_up=True, may_come=False, joined=0)
+    come: list[int] = []
+    told: list[int] = []
+
+    def roster() -> tuple[RosterNode, ...]:
+        told.append(len(come))
+        return (node,)
+
+    async with coordinating(short_dir) as (jobs, _):
+        job = submitted(job_spec())
+        await jobs.start(job.spec, job.submitter, "1")
+        before_s = boot_s()
+        for number in range(1000):
+            come.append(number)
+            jobs.on_roster(roster)
+            await asyncio.sleep(0)
+        await wait_for("the last change", lambda: told[-1] == 1000)
+        assert len(told) <= 2 + (boot_s() - before_s) / ROSTER_S
+        assert told[0] < 10, "the first one at once"

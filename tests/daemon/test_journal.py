@@ -7,10 +7,12 @@ import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from protocol.coordinator_events import Phase, RunRecord
 from protocol.errors import Refused
+from protocol.fleet_events import NodeRecord
 from protocol.job import Job
 from protocol.messages.control import EventRecord
 from supervisor.daemon.journal import EVENTS_A_READ_MAX, Journal, StoredRun, StoredRunner
@@ -69,15 +71,65 @@ async def test_a_request_makes_one_run_whichever_of_its_repetitions_is_first(tmp
         assert [stored.run for stored in await journal.runs()] == ["j@1"]
 
 
-async def test_a_run_has_one_runner_and_the_new_one_takes_the_place_of_the_old(tmp_path: Path) -> None:
+async def test_every_runner_is_kept_until_it_is_removed_several_of_one_run_too(tmp_path: Path) -> None:
     old, new = StoredRunner("aa", "j@1", "/sys/fs/cgroup/supd-aa"), StoredRunner("bb", "j@1", None)
     other = StoredRunner("cc", "k@1", None)
     async with journal_at(tmp_path / "j.db") as journal:
         for runner in (old, other, new):
             await journal.add_runner(runner)
-        await journal.remove_runner("aa")
+        await journal.remove_runner("cc")
     async with journal_at(tmp_path / "j.db") as journal:
-        assert {runner.incarnation: runner for runner in await journal.runners()} == {"bb": new, "cc": other}
+        assert {runner.incarnation: runner for runner in await journal.runners()} == {"aa": old, "bb": new}
+
+
+async def test_a_state_folder_has_one_identity_and_its_supds_are_counted(tmp_path: Path) -> None:
+    starts = []
+    for name in ("j.db", "j.db", "other.db"):
+        async with journal_at(tmp_path / name) as journal:
+            starts.append(await journal.next_incarnation())
+    (first, _), (second, _), (other, _) = starts
+    assert [number for _, number in starts] == [1, 2, 1]
+    assert first == second != other
+    assert len(first) == 16
+
+
+async def test_nodes_are_there_again_as_they_were_seen_last(tmp_path: Path) -> None:
+    def node(name: str, incarnation: int) -> NodeRecord:
+        return NodeRecord(
+            name=name, identity="0" * 16, incarnation=incarnation, address="10.0.0.2", port=29410, joined=0
+        )
+
+    async with journal_at(tmp_path / "j.db") as journal:
+        for record in (node("b", 1), node("a", 1), node("gone", 1), node("b", 2)):
+            journal.save_node(record)
+        journal.remove_node("gone")
+    async with journal_at(tmp_path / "j.db") as journal:
+        assert await journal.nodes() == [node("a", 1), node("b", 2)]
+
+
+async def test_a_journal_of_the_version_before_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    async with journal_at(path) as journal:
+        assert await journal.next_epoch() == 1
+        await journal.add_run("one", JOB, RunRecord(), 1.0)
+        await journal.add_runner(StoredRunner("aa", "j@1", None))
+    with contextlib.closing(sqlite3.connect(path)) as db:  # as version 1 wrote it
+        db.execute("DROP TABLE nodes")
+        db.execute("DELETE FROM meta WHERE key != 'epoch'")
+        (blob,) = db.execute("SELECT job FROM runs").fetchone()
+        job = msgspec.msgpack.decode(blob)
+        job["spec"]["topology"] = {"nnodes": 1, "nproc_per_node": 2, "role": "default"}
+        db.execute("UPDATE runs SET job = ?", (msgspec.msgpack.encode(job),))
+        db.execute("PRAGMA user_version = 1")
+        db.commit()
+    for number in (1, 2):
+        async with journal_at(path) as journal:
+            (stored,) = await journal.runs()
+            topology = stored.job.spec.topology
+            assert (topology.nnodes, topology.nproc_per_node) == ((1, 1), 2)
+            assert [runner.incarnation for runner in await journal.runners()] == ["aa"]
+            assert (await journal.nodes(), await journal.next_epoch()) == ([], number + 1)
+            assert (await journal.next_incarnation())[1] == number
 
 
 async def test_events_come_back_in_order_by_run_behind_any_of_them_and_survive(tmp_path: Path) -> None:

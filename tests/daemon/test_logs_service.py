@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.messages.control import LogChunk, LogSelection
+from protocol.messages.fleet import LogsNow
 from supervisor.daemon import logs_service
-from supervisor.daemon.logs_service import Between
+from supervisor.daemon.log_merge import Merge
 from supervisor.logs.blocks import CHUNK_BYTES, cut_lines
 from supervisor.logs.disk import LogFile
-from supervisor.logs.segments import make_generation_dir, stream_path
+from supervisor.logs.segments import generations, make_generation_dir, stream_path
 from supervisor.logs.times import times_path
+from supervisor.shell.clock import boot_s
 from tests.daemon.serving import wait_for
 
 FLOOD = b"long\n" * 20_000  # more than a chunk
-
-BETWEEN = Between()
 
 EVERYTHING = LogSelection(ranks=(0, 1, 2), all_generations=True, tail_lines=None)
 
@@ -43,31 +43,66 @@ def write_at(logs_dir: Path, generation: int, rank: int, name: str, *pieces: tup
     file.close()
 
 
-class Told(Between):
+class Told:
     """Events (generation, time, text) that a client is told between the lines."""
 
     def __init__(self, shown: list[bytes], *events: tuple[int, float, bytes]) -> None:
         self.shown = shown
         self.events = [*events]
         self._seen: list[tuple[int, float, bytes]] = []
+        self._looked_at_s = 0.0
 
-    async def look(self) -> None:
-        self._seen += self.events
-        self.events = []
+    def look_in_s(self) -> float:
+        return self._looked_at_s + 0.01 - boot_s()
 
-    def is_due(self, generation: int | None, until_s: float | None) -> bool:
+    async def look(self) -> bool:
+        self._looked_at_s = boot_s()
+        new, self.events = self.events, []
+        self._seen += new
+        return bool(new)
+
+    def is_due(self, generation: int, until_s: float | None) -> bool:
         if not self._seen:
             return False
         event_generation, time_s, _ = self._seen[0]
-        return (generation is None or event_generation <= generation) and (until_s is None or time_s <= until_s)
+        return event_generation <= generation and (until_s is None or time_s <= until_s)
 
-    async def tell(self, generation: int | None = None, until_s: float | None = None) -> None:
+    async def tell(self, generation: int, until_s: float | None = None) -> None:
         while self.is_due(generation, until_s):
             self.shown.append(self._seen.pop(0)[2])
 
+    async def notice(self, text: str) -> None:
+        self.shown.append(text.encode())
+
+
+async def merge_one(
+    logs_dir: Path, selection: LogSelection, between: Told, send: Callable[[LogChunk], Awaitable[None]], **options: Any
+) -> None:
+    """The output of one node, as a client is sent it."""
+    follow, now = options.pop("follow", False), options.pop("now", lambda: LogsNow(generation=99, is_over=True))
+    first = 0 if selection.all_generations else max([*generations(logs_dir), 0])
+    async with asyncio.TaskGroup() as tasks:
+        merge = Merge(between, send, now, asyncio.Event(), follow=follow)
+        source = merge.add("gpu-01")
+
+        async def fill() -> None:
+            await logs_service.stream(
+                logs_dir,
+                selection,
+                first=first,
+                follow=follow,
+                now=lambda: merge.now,
+                node="gpu-01",
+                send=source.put,
+            )
+            source.end()
+
+        tasks.create_task(fill())
+        await merge.run(lambda _now: None)
+
 
 async def read_past(
-    logs_dir: Path, selection: LogSelection, between: Between = BETWEEN, shown: list[bytes] | None = None
+    logs_dir: Path, selection: LogSelection, between: Told | None = None, shown: list[bytes] | None = None
 ) -> list[LogChunk]:
     """What a client gets that does not follow; with `shown` also there, among what `between` has told."""
     chunks = []
@@ -78,16 +113,7 @@ async def read_past(
             shown.append(chunk.data)
 
     async with asyncio.timeout(20):
-        await logs_service.stream(
-            logs_dir,
-            selection,
-            follow=False,
-            is_over=lambda: False,
-            node="gpu-01",
-            generation_now=lambda: None,
-            send=send,
-            between=between,
-        )
+        await merge_one(logs_dir, selection, between or Told([]), send)
     return chunks
 
 
@@ -98,10 +124,10 @@ def told(chunks: list[LogChunk]) -> list[tuple[int, int, str, bytes]]:
 class Follower:
     """A client that follows, and the run that it follows."""
 
-    def __init__(self, between: Between = BETWEEN, shown: list[bytes] | None = None) -> None:
+    def __init__(self, between: Told | None = None, shown: list[bytes] | None = None) -> None:
         """With `shown`, what comes is put there, among what `between` has told."""
         self.is_over = False
-        self._between = between
+        self._between = between or Told([])
         self._shown = [] if shown is None else shown
         self.generation: int | None = None
         self.has_ended = False
@@ -117,16 +143,15 @@ class Follower:
             self._may_take.clear()
 
     async def run(self, logs_dir: Path, selection: LogSelection) -> None:
-        await logs_service.stream(
+        await merge_one(
             logs_dir,
             selection,
+            self._between,
+            self._send,
             follow=True,
-            is_over=lambda: self.is_over,
-            node="gpu-01",
-            generation_now=lambda: self.generation,
-            send=self._send,
-            between=self._between,
+            now=lambda: LogsNow(generation=-1 if self.generation is None else self.generation, is_over=self.is_over),
         )
+        await self._between.tell(99)
         self.has_ended = True
 
     async def _send(self, chunk: LogChunk) -> None:

@@ -26,7 +26,7 @@ from protocol.messages.member import (
     decode_to_runner,
 )
 from protocol.versions import VERSIONS
-from supervisor.daemon import members
+from supervisor.daemon import door
 from supervisor.shell.config import Config
 from supervisor.shell.make_credential import credential, write_once
 from supervisor.shell.tls import client_context
@@ -87,14 +87,14 @@ def hello(config: Config, run: str, /, **changed: Any) -> Hello:
     ("changed", "reason"),
     [
         ({"versions": (98, 99)}, "this supd speaks versions (1,), the runner (98, 99)"),
-        ({"fleet": "other"}, "this is fleet default, not other"),
+        ({"fleet": "other"}, "a is of fleet default, not of other"),
         ({"run": "gone@123456"}, "run gone@123456 is not known here"),
     ],
 )
 async def test_a_runner_that_does_not_fit_is_told_why_and_left_alone(
     short_dir: Path, changed: dict[str, Any], reason: str
 ) -> None:
-    config = config_in(short_dir)
+    config = config_in(short_dir, node="a")
     async with serving(config):
         started = await ask(config.control, start("one"))
         assert isinstance(started, Done)
@@ -161,7 +161,7 @@ async def test_who_has_no_credential_is_not_heard(short_dir: Path) -> None:
 async def test_callers_that_say_nothing_are_let_go_and_keep_nobody_waiting(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "HELLO_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(door, "HELLO_TIMEOUT_S", 0.2)
     config = config_in(short_dir)
     async with serving(config):
         async with calling(config, tls=False) as deaf, calling(config) as silent, calling(config) as half:

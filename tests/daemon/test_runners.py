@@ -23,12 +23,16 @@ from tests.daemon.serving import config_in, wait_for
 
 @dataclass
 class Told:
-    """What the coordinator's shell was told."""
+    """What the node's machine was told."""
 
+    given: list[tuple[str, str]] = field(default_factory=list)
     gone: list[tuple[str, str, Record | None]] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
 
-    async def on_gone(self, run: str, incarnation: str, record: Record | None) -> None:
+    def on_given(self, run: str, incarnation: str) -> None:
+        self.given.append((run, incarnation))
+
+    def on_gone(self, run: str, incarnation: str, record: Record | None) -> None:
         self.gone.append((run, incarnation, record))
 
     def on_failed(self, run: str, reason: str) -> None:
@@ -43,7 +47,7 @@ class Node:
     journal: Journal
     runners: Runners
     told: Told
-    serving: frozenset[str]
+    loaded: dict[str, str]
 
     def files(self) -> set[str]:
         return set(os.listdir(self.config.state_dir / "runners"))
@@ -82,14 +86,22 @@ async def node(config: Config) -> AsyncIterator[Node]:
     """Runners for the length of a block; whoever serves a run then is ended."""
     lock = prepare(config)
     journal, told = Journal(config.state_dir / "journal.db"), Told()
-    runners = Runners(config, journal, config.state_dir / "coordinator", on_gone=told.on_gone, on_failed=told.on_failed)
+    given = await journal.runners()
+    runners = Runners(
+        config,
+        journal,
+        config.state_dir / "coordinator",
+        given,
+        on_given=told.on_given,
+        on_gone=told.on_gone,
+        on_failed=told.on_failed,
+    )
     try:
-        serving = await runners.load()
         async with asyncio.TaskGroup() as group:
             task = group.create_task(runners.run())
             await asyncio.sleep(0)
             try:
-                yield Node(config, journal, runners, told, serving)
+                yield Node(config, journal, runners, told, {runner.incarnation: runner.run for runner in given})
             finally:
                 task.cancel()
                 await wait_for("all guards to be gone", end_runners)
@@ -118,40 +130,38 @@ async def test_what_is_left_of_a_ready_runner_that_was_killed_is_swept(short_dir
         assert here.told == Told()
 
 
-async def test_a_run_gets_one_runner_however_often_it_is_asked_for(short_dir: Path) -> None:
+async def test_a_run_gets_the_runner_that_is_on_disk_and_told(short_dir: Path) -> None:
     async with node(config_in(short_dir)) as here:
-        for _ in range(3):
-            here.runners.ensure("j@1")
-        await wait_for("a runner", lambda: (here.config.state_dir / "runs" / "j@1").is_dir())
-        here.runners.ensure("j@1")
+        here.runners.start("j@1")
+        await wait_for("a runner", lambda: here.told.given)
         (stored,) = await here.journal.runners()
         assert (stored.run, {stored.incarnation}) == ("j@1", here.incarnations())
-        assert here.told == Told()
+        assert here.told == Told(given=[("j@1", stored.incarnation)])
 
 
-async def test_the_end_of_a_runner_is_told_once_with_its_last_words_and_its_run_can_have_another(
-    short_dir: Path,
-) -> None:
-    async with node(config_in(short_dir)) as here:
-        here.runners.ensure("j@1")
-        await wait_for("a runner", lambda: guards() and below(guards()[0]))
-        await wait_for("it to be given", lambda: (here.config.state_dir / "runs" / "j@1").is_dir())
+async def test_the_end_of_a_runner_is_told_once_with_its_last_words_and_kept_on_disk(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with node(config) as here:
+        here.runners.start("j@1")
+        await wait_for("a runner", lambda: here.told.given and guards() and below(guards()[0]))
         (incarnation,) = here.incarnations()
         record = Record(run="j@1", incarnation=incarnation, renewal=Renewal(number=7))
         write_whole(here.config.state_dir / "runs" / "j@1" / f"{incarnation}.record", encode(record))
         for pid in [*below(guards()[0]), *guards()]:
             os.kill(pid, signal.SIGKILL)
         await wait_for("its end to be told", lambda: here.told.gone)
-        assert here.told.gone == [("j@1", incarnation, record)]
-        here.runners.ensure("j@1")
+        here.runners.start("j@1")
         await wait_for("another runner", lambda: here.incarnations() - {incarnation})
-        assert len(here.told.gone) == 1
+        assert here.told.gone == [("j@1", incarnation, record)]
+    async with node(config) as here:
+        assert here.loaded[incarnation] == "j@1", "the coordinator may not know of it yet"
+        await wait_for("its end to be told again", lambda: ("j@1", incarnation, record) in here.told.gone)
 
 
 async def test_where_no_runner_can_be_given_the_reason_is_told_and_nothing_is_left(short_dir: Path) -> None:
     async with node(config_in(short_dir)) as here:
         (here.config.state_dir / "runs").touch()
-        here.runners.ensure("j@1")
+        here.runners.start("j@1")
         await wait_for("the reason", lambda: here.told.failed)
         assert here.told.failed == [("j@1", "Not a directory")]
         await wait_for("its files to be gone", lambda: not here.files())
@@ -189,8 +199,6 @@ async def test_a_runner_that_died_while_supd_was_away_is_told_of(short_dir: Path
     folder.mkdir(parents=True)
     (folder / f"{'ab' * 8}.record").write_bytes(b"\xc1 damaged")
     async with node(config) as here:
-        assert here.serving == {"ab" * 8}
+        assert here.loaded == {"ab" * 8: "j@1"}
         await wait_for("its end to be told", lambda: here.told.gone)
         assert here.told.gone == [("j@1", "ab" * 8, None)]
-    async with node(config) as here:
-        assert here.serving == frozenset()

@@ -1,6 +1,7 @@
 """supd, runner or guard die, or supd is replaced: training does not notice, and what happened meanwhile is told."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,29 @@ def test_ready_runners_end_with_their_supd_and_the_next_one_sweeps_what_they_lef
     wait_for("its files to be swept", lambda: not any(lock.exists() for lock in locks))
     assert not any(group.exists() for group in groups)
     wait_for("one ready runner", lambda: len(supd.runner_pids()) == 1 and len(supd.guard_pids()) == 1)
+
+
+def test_a_copy_of_the_state_folder_touches_nothing_of_the_original_and_begins_no_second_generation(
+    supd: Supd, short_dir: Path
+) -> None:
+    run = supd.start_job(supd.job("train", "sleeper.py"))
+    supd.wait_state(run, "running")
+    before = pids(supd, run)
+    supd.kill()
+    (short_dir / "copy").mkdir()
+    copy = Supd(short_dir / "copy")
+    shutil.copytree(supd.state, copy.state)
+    try:
+        for _ in range(2):
+            copy.start()
+            wait_for("it to miss the runner", lambda: "the runner on" in (copy.status(run)["waiting_for"] or ""))
+            assert all(alive(pid) for pid in before.values())
+            copy.kill()
+    finally:
+        if copy.process is not None and copy.process.poll() is None:
+            copy.kill()
+        copy.close()
+    assert copy.log.read_text().count("state_copied") == 1
+    supd.start()
+    wait_for("the runner to report", lambda: pids(supd, run) == before)
+    assert supd.status(run)["generation"] == 0

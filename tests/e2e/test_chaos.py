@@ -53,7 +53,7 @@ class Chaos:
         self.done[what] += 1
         if what == "start":
             job = self.supd.job(f"job{number}", "copies.py", str(self.supd.folder / "shared"), tables=TABLES)
-            self.accepted.append(self.ask(start_request(job, f"request-{number}")))
+            self.accepted.append(self.ask(start_request(self.supd, job, f"request-{number}")))
         elif what == "restart":
             self.ask(RestartRun(run=self.rng.choice(active), reason="chaos"))
         else:

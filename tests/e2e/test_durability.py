@@ -41,7 +41,7 @@ def other_config(supd: Supd, *, control: Path | None = None, state: Path | None 
 
 
 def test_a_start_that_was_accepted_survives_a_kill_of_supd_right_after_the_answer(supd: Supd) -> None:
-    request = start_request(supd.job("train", "sleeper.py", nproc=1), "one")
+    request = start_request(supd, supd.job("train", "sleeper.py", nproc=1), "one")
     reply = ask(supd.control, request)
     supd.kill()
     assert isinstance(reply, Done), reply
@@ -52,7 +52,7 @@ def test_a_start_that_was_accepted_survives_a_kill_of_supd_right_after_the_answe
 
 
 def test_the_same_request_makes_one_run_however_often_it_comes(supd: Supd) -> None:
-    request = start_request(supd.job("train", "sleeper.py", nproc=1), "one")
+    request = start_request(supd, supd.job("train", "sleeper.py", nproc=1), "one")
     first = ask(supd.control, request)
     assert isinstance(first, Done), first
     assert ask(supd.control, request) == first
@@ -128,14 +128,19 @@ def test_a_full_disk_refuses_what_is_new_keeps_what_was_accepted_and_goes_on_onc
     full_at = (supd.state / "journal.db-wal").stat().st_size
     assert supd.log.stat().st_size < full_at, "else what supd says would be cut off, too"
     resource.prlimit(supd.process.pid, resource.RLIMIT_FSIZE, (full_at, resource.RLIM_INFINITY))
-    reply = ask(supd.control, start_request(supd.job("other", "sleeper.py"), "one"))
+    reply = ask(supd.control, start_request(supd, supd.job("other", "sleeper.py"), "one"))
     assert getattr(reply, "code", None) == "F022", reply
     assert [r["run"] for r in supd.json("status")["runs"]] == [run], "what was refused is not there"
     os.kill(rank["pid"], signal.SIGKILL)
     wait_for("supd to wait for its disk", lambda: "journal_waits" in supd.log.read_text())
     assert "Traceback" not in supd.log.read_text()
+    full = f"the journal {supd.state / 'journal.db'} has failed"
+    wait_for("it to be told", lambda: f"the coordinator's disk: {full}" in (supd.status(run)["waiting_for"] or ""))
+    (node,) = supd.json("nodes")["nodes"]
+    assert node["note"].startswith(full)
     resource.prlimit(supd.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     wait_for("generation 1", lambda: supd.status(run)["generation"] == 1 and supd.status(run)["state"] == "running")
+    assert (supd.status(run)["waiting_for"], supd.json("nodes")["nodes"][0]["note"]) == (None, None)
     assert supd.process.poll() is None
 
 

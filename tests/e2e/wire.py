@@ -16,6 +16,7 @@ from protocol.messages.control import (
     decode_greeting,
     decode_reply,
 )
+from tests.e2e.supd import Supd
 
 TIMEOUT_S = 20.0
 
@@ -37,15 +38,15 @@ def ask(control: Path, request: Request) -> ControlReply:
     return decode_reply(frames[1])
 
 
-def start_request(job_file: Path, request_id: str) -> Start:
-    """What `supctl start` would send from this process's environment."""
+def start_request(supd: Supd, job_file: Path, request_id: str) -> Start:
+    """What `supctl start` would send: its environment has the mark by which `supd.survivors` knows ranks."""
     return Start(
         request_id=request_id,
         job_file=job_file.read_bytes(),
         source=str(job_file),
         folder=str(job_file.parent),
         python=sys.executable,
-        env={k: v for k, v in os.environb.items() if not k.startswith((b"PYTHON", b"SUPD_"))},
+        env={os.fsencode(k): os.fsencode(v) for k, v in supd.env.items() if not k.startswith("SUPD_")},
         limits={},
         umask=0o022,
     )

@@ -28,7 +28,10 @@ def own_folder(supd: Supd, name: str) -> str:
 
 @pytest.mark.parametrize("rank", ["0", "1", "-1"], ids=["rank 0", "rank 1", "all"])
 def test_whoever_waits_for_a_run_learns_of_its_failure_by_the_exit_code(supd: Supd, rank: str) -> None:
-    """H20. `front` and the second node are left out; attached is `supctl start --follow`, and `supctl wait`."""
+    """H20. Attached is `supctl start --follow`, and `supctl wait`.
+
+    The second node: test_two_nodes.py. `front` is left out.
+    """
     job = supd.job("fails", "crasher.py", "--rank", rank, "--code", "7", tables=NEVER)
     followed = supd.supctl("start", str(job), "--follow", check=False)
     assert followed.returncode == JOB_FAILED
@@ -85,7 +88,10 @@ def test_ranks_that_end_well_before_they_have_said_anything_are_a_success(supd: 
 
 @pytest.mark.parametrize("codes", [("75", "75"), ("75", "1")], ids=["agree", "differ"])
 def test_exit_codes_are_kept_as_they_were(supd: Supd, codes: tuple[str, ...]) -> None:
-    """H25. In status and ps; `front`, which ends with the code itself, and the second node are left out."""
+    """H25. In status and ps.
+
+    The second node: test_two_nodes.py. `front`, which ends with the code itself, is left out.
+    """
     job = supd.job("codes", "peers.py", *codes, run=own_folder(supd, "meet"), tables=NEVER)
     status, ranks = finished(supd, job, "failed")
     assert [r["exit_code"] for r in ranks] == [int(code) for code in codes]

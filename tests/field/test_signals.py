@@ -1,6 +1,6 @@
 """Field reports H08-H16: how a run is asked to end, how long it gets, and whose signals reach whom.
 
-Left out: H09, which is about waiting for a second node.
+H09, which is about waiting for a second node, is in test_two_nodes.py.
 """
 
 import os
@@ -250,7 +250,7 @@ def test_no_worker_shares_a_group_or_session_with_supd_runner_or_guard_nor_two_j
 def test_ctrl_c_in_the_terminal_of_an_attached_client_only_detaches_it(supd: Supd) -> None:
     """H15. Neither supd nor a helper nor a worker hears of it, and a stop afterwards is an orderly one.
 
-    Left out: the second node, and the front, where Ctrl-C is that orderly stop.
+    The second node: test_two_nodes.py. Left out: the front, where Ctrl-C is that orderly stop.
     """
     job = supd.job("train", "saver.py")
     with terminal() as tty:

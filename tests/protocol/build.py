@@ -24,13 +24,14 @@ def job_spec(
     restart: RestartTable | None = None,
     stop: StopTable | None = None,
     role: str = "default",
+    nnodes: tuple[int, int] = (1, 1),
     **more: Any,
 ) -> JobSpec:
-    """A job of two ranks; `more` are other tables."""
+    """A job of two ranks a node; `more` are other tables."""
     return JobSpec(
         name="j",
         run=run or RunTable(script="t.py"),
-        topology=TopologyTable(nproc_per_node=2, role=role),
+        topology=more.pop("topology", TopologyTable(nproc_per_node=2, role=role, nnodes=nnodes)),
         restart=restart or RestartTable(),
         stop=stop or StopTable(),
         **more,

@@ -3,16 +3,18 @@
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import (
     Effect,
-    EnsureRunner,
     Event,
     Heard,
     Note,
     Opened,
     Persist,
+    Roster,
+    RosterNode,
     RunnerFailed,
     RunnerGone,
     RunRecord,
     Send,
+    Want,
 )
 from protocol.job import JobSpec, RestartTable
 from protocol.messages.member import Answer, Order, Part, RankReport, Renewal
@@ -28,11 +30,11 @@ class Fleet:
     def __init__(
         self, *nodes: str, spec: JobSpec | None = None, record: RunRecord | None = None, epoch: int = 1
     ) -> None:
-        self.spec = spec or job_spec(restart=PATIENT)
         self.nodes = nodes or ("a",)
+        self.spec = spec or job_spec(restart=PATIENT, nnodes=(len(self.nodes), len(self.nodes)))
         self.epoch = epoch
         self.record = record or RunRecord()  # what the journal has
-        self.coordinator = Coordinator(self.spec, self.nodes, self.record, epoch, lambda: 0.5)
+        self.coordinator = Coordinator(self.spec, self.record, epoch, lambda: 0.5)
         self.numbers: dict[str, int] = {}
         self.last: dict[str, Renewal] = {}  # of the runners that are alive
 
@@ -43,6 +45,17 @@ class Fleet:
             if isinstance(effect, Persist):
                 self.record = effect.record
         return effects
+
+    def opens(self, now_s: float, *away: str) -> list[Effect]:
+        """The run is taken up, and every node of the fleet but these answers."""
+        return [*self.at(now_s, Opened()), *self.sees(now_s, *away)]
+
+    def sees(self, now_s: float, *away: str, may_come: bool = False) -> list[Effect]:
+        """The fleet's nodes as they stand: all answer but these."""
+        nodes = (
+            RosterNode(n, n not in away, may_come=may_come and n in away, joined=i) for i, n in enumerate(self.nodes)
+        )
+        return self.at(now_s, Roster(tuple(nodes)))
 
     def hears(
         self, now_s: float, runner: str, part: Part, generation: int = 0, *ranks: RankReport, **more: object
@@ -70,7 +83,7 @@ class Fleet:
         """After a kill -9: what the journal has, what runners say again, and proof for those that are gone."""
         fleet = Fleet(*self.nodes, spec=self.spec, record=self.record, epoch=self.epoch + 1)
         fleet.numbers, fleet.last = self.numbers, self.last
-        fleet.at(now_s, Opened())
+        fleet.opens(now_s)
         for seat in self.record.seats:
             if seat.incarnation not in fleet.last:
                 fleet.gone(now_s, seat.incarnation)
@@ -85,7 +98,7 @@ class Fleet:
 
 def forming(*nodes: str, spec: JobSpec | None = None) -> Fleet:
     fleet = Fleet(*nodes, spec=spec)
-    fleet.at(0.0, Opened())
+    fleet.opens(0.0)
     return fleet
 
 
@@ -150,7 +163,9 @@ def notes(effects: list[Effect]) -> list[str]:
 
 
 def wanted_runners(effects: list[Effect]) -> list[str]:
-    return [e.node for e in effects if isinstance(e, EnsureRunner)]
+    """The nodes that are asked for a runner, as they were told last."""
+    wants = [sorted(e.nodes) for e in effects if isinstance(e, Want)]
+    return wants[-1] if wants else []
 
 
 def persisted(effects: list[Effect]) -> list[RunRecord]:

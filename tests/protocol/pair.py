@@ -99,8 +99,9 @@ class World:
     def start_coordinator(self) -> None:
         """Begin anew from the journal: what supd does after a kill -9."""
         self.epoch += 1
-        self.coordinator = Coordinator(self.spec, (NODE,), self.journal, self.epoch, self.rng.random)
+        self.coordinator = Coordinator(self.spec, self.journal, self.epoch, self.rng.random)
         self.tell(c.Opened())
+        self.tell(c.Roster((c.RosterNode(NODE, is_up=True),)))
         if self.runner is not None:
             self.give(self.runner, m.Linked(up=True))
         for runner in self.gone:
@@ -118,8 +119,9 @@ class World:
                         self.faulty.add(record.generation)
                 case c.Send(_, incarnation, answer):
                     self.transmit(lambda i=incarnation, a=answer: self._deliver(i, a))  # type: ignore[misc]
-                case c.EnsureRunner():
-                    self._ensure_runner()
+                case c.Want(nodes):
+                    if NODE in nodes:
+                        self._ensure_runner()
                 case c.Note():
                     pass
 
@@ -163,6 +165,8 @@ class World:
         if runner.record is not None:
             self.tell(c.Heard(NODE, runner.incarnation, runner.record))
         self.tell(c.RunnerGone(NODE, runner.incarnation))
+        if NODE in self.coordinator.rendezvous.wanted:
+            self._ensure_runner()  # what is wanted is said again and again
 
     # --- the runner's shell --------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ import pytest
 
 from protocol.coordinator import GENERATION_MAX
 from protocol.coordinator_events import (
-    EnsureRunner,
     Note,
     Opened,
     Persist,
@@ -14,11 +13,12 @@ from protocol.coordinator_events import (
     Seat,
     StopRequested,
     Tick,
+    Want,
 )
 from protocol.job import RestartTable
 from protocol.messages.member import Part, Release, Run, SpawnFailure, Stop, Wait
+from protocol.rendezvous import ATTEMPTS_MAX
 from protocol.restart import Ledger
-from protocol.runner_starts import RUNNER_ATTEMPTS_MAX, RUNNER_RETRY_S
 from tests.protocol.build import assignment, exited, job_spec, offer, rank
 from tests.protocol.fleet import (
     CRASHED,
@@ -46,7 +46,7 @@ RESTART = RestartRequested("", by="me")
 
 def test_a_run_that_is_accepted_wants_a_runner_on_every_node() -> None:
     fleet = Fleet("a", "b")
-    assert fleet.at(0.0, Opened()) == [EnsureRunner("a"), EnsureRunner("b")]
+    assert fleet.opens(0.0) == [Want(frozenset({"a", "b"}))]
 
 
 def test_a_runner_without_an_offer_is_told_to_wait() -> None:
@@ -57,7 +57,7 @@ def test_a_generation_with_its_full_assignment_is_persisted_before_it_is_sent() 
     """R8."""
     fleet, given = forming(), assignment()
     seat = Seat(node="a", incarnation="a1", assignment=given)
-    record = RunRecord(phase=Phase.LAUNCHING, generation=0, seats=(seat,))
+    record = RunRecord(phase=Phase.LAUNCHING, generation=0, seats=(seat,), slots={"a": 0})
     assert fleet.offers(1.0, "a1") == [
         Persist(record),
         Note(
@@ -66,6 +66,7 @@ def test_a_generation_with_its_full_assignment_is_persisted_before_it_is_sent() 
             0,
             {"ranks": 2, "nodes": 1, "master": "10.0.0.1:4000"},
         ),
+        Want(frozenset()),
         answer(Run(assignment=given), 1),
     ]
 
@@ -370,43 +371,44 @@ def test_the_end_of_a_runner_that_was_never_seated_changes_nothing() -> None:
     assert fleet.gone(5.0, "a9") == []
 
 
-def test_a_new_runner_proves_that_the_seated_one_is_gone() -> None:
+def test_another_runner_of_the_node_proves_nothing_and_is_a_stranger_until_the_seated_one_is_gone() -> None:
+    """It may come from a second state folder: then the first one's ranks are alive (R1)."""
     fleet = running()
-    effects = fleet.offers(5.0, "a2", port=4001)
-    assert notes(effects)[:2] == ["runner.lost", "incident.opened"]
-    assert [type(o) for o in orders(effects).values()] == [Run]
+    assert orders(fleet.offers(5.0, "a2", port=4001)) == {"a2": Stop(generation=0)}
+    assert (fleet.phase, fleet.coordinator.roll.runners) == ("running", {"a": "a1"})
+    fleet.gone(6.0, "a1")
+    assert [type(order) for order in orders(fleet.offers(6.5, "a2", port=4001)).values()] == [Run]
     assert fleet.record.seats[0].incarnation == "a2"
 
 
-def test_the_late_word_of_a_replaced_runner_neither_counts_nor_unseats_the_new_one() -> None:
+def test_the_late_word_of_a_runner_that_is_gone_neither_counts_nor_unseats_the_new_one() -> None:
     fleet = running()
+    fleet.gone(4.0, "a1")
     fleet.offers(5.0, "a2", port=4001)
     for part, ranks in ((Part.RUNNING, started()), (Part.STOPPING, CRASHED), (Part.STOPPED, CRASHED_AND_GONE)):
         assert orders(fleet.hears(6.0, "a1", part, 0, *ranks)) == {"a1": Release()}
-        assert fleet.gone(6.0, "a1") == []
-    assert (fleet.phase, fleet.coordinator.runners) == ("launching", {"a": "a2"})
+        assert notes(fleet.gone(6.0, "a1")) == []
+    assert (fleet.phase, fleet.coordinator.roll.runners) == ("launching", {"a": "a2"})
 
 
 def test_a_runner_whose_start_fails_is_tried_again_and_in_the_end_the_run_fails_with_the_reason() -> None:
     fleet = forming()
     now_s = 0.0
-    for _ in range(RUNNER_ATTEMPTS_MAX - 1):
+    for _ in range(ATTEMPTS_MAX - 1):
         assert notes(fleet.no_runner(now_s, "a")) == ["runner.failed"]
-        now_s += RUNNER_RETRY_S
-        assert fleet.coordinator.deadline_s == now_s
-        assert wanted_runners(fleet.at(now_s, Tick())) == ["a"]
+        now_s += 1.0
+        assert fleet.coordinator.rendezvous.wanted == {"a"}
     assert notes(fleet.no_runner(now_s, "a")) == ["runner.failed", "job.failed"]
-    assert fleet.record.reason == "no runner could be started on a: no room"
+    assert fleet.record.reason == "a: no runner could be started: no room"
     assert fleet.coordinator.deadline_s is None
 
 
 def test_a_runner_that_ends_before_it_has_reported_counts_as_a_failed_start() -> None:
     """Or else one that cannot even begin would be started again and again, without a pause and without an end."""
     fleet = forming()
-    for attempt in range(1, RUNNER_ATTEMPTS_MAX):
-        effects = fleet.gone(float(attempt), f"a{attempt}")
-        assert (notes(effects), wanted_runners(effects)) == (["runner.failed"], [])
-        assert wanted_runners(fleet.at(attempt + RUNNER_RETRY_S, Tick())) == ["a"]
+    for attempt in range(1, ATTEMPTS_MAX):
+        assert notes(fleet.gone(float(attempt), f"a{attempt}")) == ["runner.failed"]
+        assert fleet.coordinator.rendezvous.wanted == {"a"}
     assert notes(fleet.gone(9.0, "a9")) == ["runner.failed", "job.failed"]
     assert "it ended before it reported" in fleet.record.reason
 
@@ -427,16 +429,15 @@ def test_a_run_that_is_over_wants_no_runner_from_the_next_supd() -> None:
 def test_a_runner_that_comes_begins_the_count_of_failed_starts_anew() -> None:
     fleet = forming()
     for round_number in range(3):
-        for _ in range(RUNNER_ATTEMPTS_MAX - 1):
+        for _ in range(ATTEMPTS_MAX - 1):
             fleet.no_runner(1.0, "a")
         fleet.hears(2.0, f"a{round_number}", Part.IDLE, -1)
         fleet.gone(3.0, f"a{round_number}")
     assert fleet.phase == "forming"
 
 
-def test_a_failed_start_on_a_node_that_has_a_runner_or_is_not_of_the_run_is_nothing() -> None:
+def test_a_failed_start_on_a_node_that_has_a_runner_is_nothing() -> None:
     assert running().no_runner(5.0, "a") == []
-    assert forming().no_runner(5.0, "z") == []
 
 
 def test_a_node_that_can_run_nothing_fails_the_run_with_its_problem() -> None:

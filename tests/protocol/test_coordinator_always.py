@@ -11,7 +11,6 @@ from protocol.coordinator_events import (
     Effect,
     Event,
     Heard,
-    Opened,
     Persist,
     Phase,
     RestartRequested,
@@ -124,7 +123,7 @@ STORIES: dict[str, tuple[list[Act], tuple[Phase, int, int, int]]] = {
 def play(acts: list[Act], kill_after: set[int]) -> tuple[RunRecord, list[RunRecord]]:
     """The last record of a story, and all of them, where the coordinator is killed after some of the acts."""
     fleet = Fleet(spec=job_spec(restart=RestartTable(max_restarts=3, backoff_s=5.0)))
-    fleet.at(0.0, Opened())
+    fleet.opens(0.0)
     records: list[RunRecord] = []
     for number, act in enumerate(acts):
         now_s = number * EVERY_S

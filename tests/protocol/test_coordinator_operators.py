@@ -149,7 +149,7 @@ def test_ranks_that_do_not_end_within_finish_timeout_of_the_first_are_an_inciden
 
 
 def test_ranks_of_a_silent_node_are_named_with_their_own_node() -> None:
-    fleet = launching("a", "b", spec=SOON)
+    fleet = launching("a", "b", spec=job_spec(stop=StopTable(finish_timeout_s=10.0), nnodes=(2, 2)))
     fleet.hears(5.0, "a1", Part.FINISHED, 0, *FINISHED)
     fleet.at(15.0, Tick())
     assert fleet.record.incident is not None

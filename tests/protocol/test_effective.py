@@ -50,7 +50,7 @@ def test_every_other_key_has_its_default() -> None:
     assert settings["stop.signal"] == ('"SIGTERM"', "default")
     assert settings["stop.abort_on_hang"] == ("true", "default")
     for table, keys in SCHEMA.tables.items():
-        for name in keys.keys() - {"script", "module", "env_file"}:
+        for name in keys.keys() - {"script", "module", "env_file", "node_labels"}:
             assert any(key == f"{table}.{name}" or key.startswith(f"{table}.{name}.") for key in settings)
 
 

@@ -88,7 +88,7 @@ def test_every_key_arrives_where_it_belongs() -> None:
         inherit_env=("HF_*", "PATH"),
         limits={"nofile": 65536, "core": 0, "memlock": -1},
     )
-    assert spec.topology == TopologyTable(nnodes=1, nproc_per_node=8, role="trainer")
+    assert spec.topology == TopologyTable(nproc_per_node=8, role="trainer")
     assert (spec.devices.visibility, spec.devices.omp_num_threads) == ("virtual", 4)
     assert spec.restart == RestartTable(
         policy="never",
@@ -188,10 +188,6 @@ RUN, TOPOLOGY, RESTART, STOP = "[run]\n", "[topology]\n", "[restart]\n", "[stop]
         ('env.RANK = "3"', "J208", "run.env.RANK", "", "leave it out"),
         ('env.SUPD_JOB = "x"', "J208", "run.env.SUPD_JOB", "", "leave it out"),
         # topology and devices
-        (TOPOLOGY + "nnodes = 2", "J103", "topology.nnodes", "2", "write 1"),
-        (TOPOLOGY + 'nnodes = "4:8"', "J103", "topology.nnodes", '"4:8"', "write 1"),
-        (TOPOLOGY + "nnodes = 0", "J205", "topology.nnodes", "0", "write 1"),
-        (TOPOLOGY + "nnodes = true", "J201", "topology.nnodes", "true", "write 1"),
         (
             TOPOLOGY + "nproc_per_node = 0",
             "J205",
@@ -201,7 +197,7 @@ RUN, TOPOLOGY, RESTART, STOP = "[run]\n", "[topology]\n", "[restart]\n", "[stop]
         ),
         (TOPOLOGY + 'nproc_per_node = "8"', "J201", "topology.nproc_per_node", '"8"', "write 8 without quotes"),
         (TOPOLOGY + 'nproc_per_node = "gpus"', "J203", "topology.nproc_per_node", '"gpus"', 'did you mean "gpu"?'),
-        (TOPOLOGY + 'extra_nodes = "grow"', "J103", "topology.extra_nodes", "", "leave it out"),
+        (TOPOLOGY + 'grow_min_interval = "5m"', "J103", "topology.grow_min_interval", "", "leave it out"),
         ('[devices]\nvisibility = "one"', "J203", "devices.visibility", '"one"', 'write "all" or "virtual"'),
         # restart
         (RESTART + 'policy = "always"', "J203", "restart.policy", '"always"', 'write "on-failure" or "never"'),

@@ -62,11 +62,11 @@ log_pattern = 'iteration\s+(\d+)/'
  5 | command = ["python", "train.py"]
    | ^^^^^^^ keep one: `script` runs under python, `command` is used as is
 
-error[J103]: `topology.nnodes` above 1 is not in this version, which runs a job on one node
+error[J210]: minimum is above maximum in `topology.nnodes`
   --> llama.toml:8:10
    |
  8 | nnodes = "8:4"
-   |          ^^^^^ write 1
+   |          ^^^^^ the form is "MIN:MAX"; did you mean "4:8"?
 
 error[J101]: unknown key `nproc_pernode` in [topology]
   --> llama.toml:9:1

@@ -87,7 +87,7 @@ def test_when_every_rank_has_ended_with_0_what_they_left_is_cleared_away_and_all
     assert without_reports(stage.exits(6.0, 1, exited(0))) == [Clear(0, kill_at_s=36.0)]
     assert stage.part is Part.RUNNING
     report = renewed(stage.at(7.0, Cleared(0)))
-    assert report == renewal(7, Part.FINISHED, 0, rank(0, exited(0)), rank(1, exited(0, order=1)))
+    assert report == renewal(7, Part.FINISHED, 0, rank(0, exited(0, ago_s=2.0)), rank(1, exited(0, order=1, ago_s=1.0)))
 
 
 def test_a_failure_ends_the_other_ranks_at_once_and_without_being_told_to() -> None:
@@ -102,7 +102,12 @@ def test_a_failure_ends_the_other_ranks_at_once_and_without_being_told_to() -> N
     ]
     assert stage.exits(6.0, 0, exited(signal=TERM)) == [TermLeftovers(), Clear(0, kill_at_s=35.0)]
     report = renewal(
-        5, Part.STOPPED, 0, rank(0, exited(signal=TERM, order=1, by_us=True)), rank(1, exited(1)), stuck_pids=(77,)
+        5,
+        Part.STOPPED,
+        0,
+        rank(0, exited(signal=TERM, order=1, by_us=True, ago_s=1.0)),
+        rank(1, exited(1, ago_s=2.0)),
+        stuck_pids=(77,),
     )
     assert stage.at(7.0, Cleared(0, (77,))) == [Persist(report), LookUpOffer(PORT)]
     told = msgspec.structs.replace(report, number=6, offer=offer(port=4001))
@@ -287,7 +292,11 @@ def test_an_exit_during_a_stop_is_on_disk_before_it_is_told() -> None:
     stage.told(5.0, Stop(generation=0))
     assert stage.exits(5.5, 0, exited(signal=TERM)) == [TermLeftovers()]
     report = renewal(
-        stage.member.report().number + 1, Part.STOPPING, 0, rank(0, exited(signal=TERM, by_us=True)), rank(1)
+        stage.member.report().number + 1,
+        Part.STOPPING,
+        0,
+        rank(0, exited(signal=TERM, by_us=True, ago_s=0.5)),
+        rank(1),
     )
     assert stage.at(6.0, Tick()) == [Persist(report), Renew(report)]
 
@@ -300,8 +309,8 @@ def test_offers_are_renewed_while_nothing_runs_and_never_with_the_last_generatio
                 stage.member.report().number,
                 Part.STOPPED,
                 0,
-                rank(0, exited(signal=TERM, by_us=True)),
-                rank(1, exited(signal=TERM, order=1, by_us=True)),
+                rank(0, exited(signal=TERM, by_us=True, ago_s=0.1)),
+                rank(1, exited(signal=TERM, order=1, by_us=True, ago_s=0.1)),
                 offer=offer(port=4001),
             )
         )

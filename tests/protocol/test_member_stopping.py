@@ -12,7 +12,8 @@ from protocol.member_events import (
     TermLeftovers,
     Tick,
 )
-from protocol.messages.member import Part, Run, Stop
+from protocol.messages import encode
+from protocol.messages.member import STUCK_PIDS_MAX, Part, Run, Stop, decode_to_coordinator
 from tests.protocol.build import assignment, exited, rank
 from tests.protocol.runner_stage import KILL, NO_FILE, TERM, USR1, idle, renewed, running, without_reports
 
@@ -34,6 +35,17 @@ def test_what_the_ranks_leave_behind_has_the_grace_that_began_with_the_first_sto
     stage.told(5.0, Stop(generation=0))
     stage.exits(20.0, 0, exited(0))
     assert Clear(0, kill_at_s=35.0) in stage.exits(30.0, 1, exited(0))
+
+
+def test_of_very_many_processes_that_do_not_end_only_so_many_are_named() -> None:
+    stage = running()
+    stage.told(5.0, Stop(generation=0))
+    for number in (0, 1):
+        stage.exits(6.0, number, exited(signal=TERM))
+    stage.at(11.0, Cleared(0, stuck_pids=tuple(range(STUCK_PIDS_MAX + 1))))
+    report = stage.member.report()
+    assert decode_to_coordinator(encode(report)) == report
+    assert report.stuck_pids == tuple(range(STUCK_PIDS_MAX))
 
 
 def test_the_grace_of_an_order_replaces_the_jobs() -> None:
@@ -133,7 +145,8 @@ def test_the_rank_that_ended_first_is_the_first_also_where_its_end_is_told_after
     stage = running()
     stage.exits(5.2, 0, exited(1), ended_s=5.1)
     stage.exits(5.3, 1, exited(signal=11), ended_s=5.0)
-    assert stage.member.report().ranks == (rank(0, exited(1, order=1)), rank(1, exited(signal=11, order=0)))
+    first, last = exited(signal=11, order=0, ago_s=0.3), exited(1, order=1, ago_s=0.2)
+    assert stage.member.report().ranks == (rank(0, last), rank(1, first))
 
 
 def test_a_second_end_of_a_rank_is_our_own_bug() -> None:

@@ -101,10 +101,10 @@ def at_steps(fleet: Fleet, now_s: float, *steps: int | None) -> None:
 def test_the_jobs_step_is_the_one_that_every_rank_which_shows_steps_has_reached() -> None:
     fleet = running()
     at_steps(fleet, 10.0, None, 7)
-    assert fleet.coordinator.pace.step == 7
+    assert fleet.coordinator.current.pace.step == 7
     at_steps(fleet, 11.0, 9, 8)
-    assert fleet.coordinator.pace.step == 8
-    assert fleet.coordinator.pace.rate(11.0) == pytest.approx(1)
+    assert fleet.coordinator.current.pace.step == 8
+    assert fleet.coordinator.current.pace.rate(11.0) == pytest.approx(1)
 
 
 def test_nothing_of_the_pace_outlives_its_generation() -> None:
@@ -113,7 +113,7 @@ def test_nothing_of_the_pace_outlives_its_generation() -> None:
     fleet.hears(11.0, "a1", Part.STOPPED, 0, *CRASHED_AND_GONE)
     fleet.offers(12.0, "a1", 0, port=4001)
     assert fleet.coordinator.generation == 1
-    assert fleet.coordinator.pace.step is None
+    assert fleet.coordinator.current.pace.step is None
 
 
 def status_of(fleet: Fleet, now_s: float) -> RunStatus:

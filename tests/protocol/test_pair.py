@@ -105,11 +105,11 @@ def does_not_answer_a_stop_of_what_it_never_launched(patch: pytest.MonkeyPatch) 
 
 
 def takes_reports_of_past_generations_for_the_present(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("protocol.coordinator.Coordinator._is_present", lambda *_: True)
+    patch.setattr("protocol.generation.Generation.concerns", lambda *_: True)
 
 
 def takes_reports_of_dead_runners_for_the_present(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("protocol.coordinator.PAST_RUNNERS_MAX", 0)
+    patch.setattr("protocol.roll.PAST_MAX", 0)
 
 
 def gives_up_on_runners_that_have_not_reported_since_its_restart(patch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def waits_for_a_runner_that_is_gone(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_look_at_the_clock_in_a_backoff_after_a_restart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Coordinator, "_on_opened", lambda self, now_s: self._ensure_runners())
+    patch.setattr(Coordinator, "_on_opened", lambda self, now_s: None)
 
 
 def only_ever_warns_of_a_hang(patch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from tests.protocol.fleet import (
 
 
 def seen(fleet: Fleet, now_s: float = 22.0, *, silent_s: float = 1.0) -> RunStatus:
-    fleet.coordinator.heard_s = dict.fromkeys(fleet.coordinator.heard_s, now_s - silent_s)
+    fleet.coordinator.roll.heard_s = dict.fromkeys(fleet.coordinator.roll.heard_s, now_s - silent_s)
     return run_status(
         fleet.coordinator,
         submitted(fleet.spec),
@@ -70,7 +70,7 @@ STOP = StopRequested(None, now=False, by="me")
 @pytest.mark.parametrize(
     ("begin", "state", "phase", "waiting_for", "wait_left_s"),
     [
-        (forming, "starting", "forming", "the runner on a", None),
+        (forming, "starting", "forming", "the runner on a", 578.0),
         (launching, "starting", "launching", "ranks 0-1 to start (first output, or 10 s alive)", None),
         (running, "running", "running", "", None),
         (stopping, "restarting", "stopping", "rank 1 to end (SIGKILL after 30 s)", None),
@@ -97,7 +97,7 @@ STOP = StopRequested(None, now=False, by="me")
             None,
         ),
         (backoff, "restarting", "backoff", "the backoff before the next generation to pass", 2.75),
-        (after_a_failure, "restarting", "forming", "the runner on a", None),
+        (after_a_failure, "restarting", "forming", "the runner on a", 584.0),
         (
             relaunching,
             "restarting",

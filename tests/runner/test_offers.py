@@ -1,6 +1,8 @@
 import resource
 import socket
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -27,11 +29,11 @@ def offers(
         topology=TopologyTable(nproc_per_node=nproc),
         rendezvous=RendezvousTable(master_port=port),
     )
-    return Offers(submitted(spec, env=env or {}), "a")
+    return Offers(submitted(spec, env=env or {}), "a", HOST)
 
 
 async def looked_up(offers: Offers) -> Offer:
-    return await offers.look_up(HOST, None)
+    return await offers.look_up(None)
 
 
 async def test_an_offer_has_the_ranks_of_the_node_and_says_how_they_were_counted() -> None:
@@ -65,10 +67,10 @@ async def test_a_port_that_is_waited_for_makes_the_offer_one_that_cannot_be_take
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         job = offers(2, port=port)
-        offer = await job.look_up(HOST, port)
+        offer = await job.look_up(port)
     assert (offer.slots, offer.port, offer.problem) == (2, 0, "")
     assert offer.waits_for.startswith(f"port {port} on a to be free (")
-    assert (await job.look_up(HOST, port)).port == port
+    assert (await job.look_up(port)).port == port
 
 
 async def test_a_device_for_each_rank_takes_as_many_devices_as_ranks() -> None:
@@ -78,7 +80,7 @@ async def test_a_device_for_each_rank_takes_as_many_devices_as_ranks() -> None:
         topology=TopologyTable(nproc_per_node=3),
         devices=DevicesTable(visibility="virtual"),
     )
-    offer = await looked_up(Offers(submitted(spec, env={b"CUDA_VISIBLE_DEVICES": b"3,1"}), "a"))
+    offer = await looked_up(Offers(submitted(spec, env={b"CUDA_VISIBLE_DEVICES": b"3,1"}), "a", HOST))
     assert "rank 2 of this node has no device: 2 visible (3,1)" in offer.problem
 
 
@@ -101,3 +103,35 @@ async def test_ranks_that_need_more_descriptors_than_there_are_are_refused_with_
     needed = OWN_FILES + FILES_A_RANK * (fitting + 1)
     said = f"{fitting + 1} ranks take up to {needed} open files on a node, and the hard limit there is {few_files}"
     assert offer.problem.startswith(said)
+
+
+# --- several nodes -----------------------------------------------------------------------------------------------
+
+
+def of_a_fleet(folder: Path, address: str = HOST) -> Offers:
+    """Of a job on two nodes, or one of them, whose script is t.py in this folder."""
+    spec = JobSpec(name="j", run=RunTable(script="t.py"), topology=TopologyTable(nnodes=(1, 2), nproc_per_node=1))
+    return Offers(submitted(spec, folder=str(folder), python=sys.executable), "a", address)
+
+
+async def test_what_a_node_would_run_is_told_only_where_there_may_be_another_one(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("print(1)")
+    assert (await looked_up(offers(1))).digest == {}, "its script is not even there"
+    offer = await looked_up(of_a_fleet(tmp_path))
+    assert (offer.problem, set(offer.digest)) == ("", {"job", "script", "python", "torch"})
+
+
+async def test_a_node_that_lacks_the_script_offers_nothing_but_that(tmp_path: Path) -> None:
+    offer = await looked_up(of_a_fleet(tmp_path))
+    assert (offer.slots, offer.digest) == (0, {})
+    assert offer.problem.startswith(f"cannot read {tmp_path}/t.py: No such file or directory; a job on several nodes")
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1", "gpu-01.example.org"])
+async def test_an_address_that_is_none_of_this_machine_is_offered_as_it_is_given(tmp_path: Path, address: str) -> None:
+    """H30: behind NAT, or by a name. The port is one that is free on all interfaces."""
+    (tmp_path / "t.py").write_text("")
+    offer = await looked_up(of_a_fleet(tmp_path, address))
+    assert (offer.address, offer.problem, offer.waits_for) == (address, "", "")
+    with socket.create_server(("", offer.port)):
+        pass

@@ -1,5 +1,6 @@
 import contextlib
 import os
+import resource
 import socket
 from collections.abc import Iterator
 
@@ -71,9 +72,24 @@ def test_between_generations_a_named_port_is_waited_for_so_long_and_no_longer() 
 
 
 def test_a_node_without_a_port_to_give_waits_for_one_and_then_says_so() -> None:
-    """Stood in for by an address that is not this machine's: it is the same error of the same call."""
-    ports, elsewhere = Ports("auto", "a"), "192.0.2.1"
-    assert ports.find(elsewhere, None, 0.0) == (0, "a free TCP port on a (cannot assign requested address)")
-    with pytest.raises(Refused, match=f"no TCP port can be had on {elsewhere} after {WAIT_S:g} s: cannot assign") as it:
-        ports.find(elsewhere, None, WAIT_S)
-    assert it.value.code == "F204"
+    """Stood in for by a process that may open nothing: it is an error of the same kind."""
+    ports, limits = Ports("auto", "a"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        found = ports.find(HOST, None, 0.0)
+        with pytest.raises(Refused) as refused:
+            ports.find(HOST, None, WAIT_S)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert found == (0, "a free TCP port on a (too many open files)")
+    assert str(refused.value) == f"no TCP port can be had on {HOST} after {WAIT_S:g} s: too many open files"
+    assert refused.value.code == "F204"
+
+
+@pytest.mark.parametrize("elsewhere", ["192.0.2.1", "2001:db8::1", "fe80::1%nosuch", "a-name.example.org"])
+def test_for_an_address_of_a_gateway_or_a_name_a_port_is_free_on_all_interfaces(elsewhere: str) -> None:
+    port, waits_for = Ports("auto", "a").find(elsewhere, None, 0.0)
+    assert (port > 0, waits_for) == (True, "")
+    with listener() as taken, pytest.raises(Refused, match=f"{taken}: address already in use on {elsewhere}: pid"):
+        Ports(taken, "a").find(elsewhere, None, 0.0)
+    assert Ports(port, "a").find(elsewhere, None, 0.0) == (port, "")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.addresses import JoinEntry
 from protocol.errors import ConfigInvalid
 from protocol.tables import Found
 from supervisor.shell.config import SCHEMA, Config, load_config
@@ -47,10 +48,14 @@ def test_without_a_file_every_key_has_its_default(tmp_path: Path) -> None:
     assert load_config(None, {"HOME": "/home/me", "TMPDIR": str(tmp_path)}) == Config(
         found=Found("S"),
         node=host_name(),
+        labels={},
         control=tmp_path / f"supd-{UID}" / "control.sock",
         peer=("127.0.0.1", 29410),
         peer_is_default=True,
+        advertise="",
+        interface="",
         fleet="default",
+        join=(),
         credential=state / "fleet.pem",
         state_dir=state,
         logs_dir=state / "logs",
@@ -70,11 +75,14 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         schema = 1
         [node]
         name = "gpu-01"
+        labels = { rack = "b", "zone/a" = "" }
         [listen]
         control = "~/c.sock"
-        peer = "[::1]:0"
+        peer = "[::1]:29411"
+        advertise = "gpu-01.example"
         [fleet]
         name = "blue"
+        join = ["gpu-00", "10.0.0.7:7", "[fd00::1]:29411", "[::1]"]
         credential = "keys/fleet.pem"
         [state]
         dir = "/var/tmp/supd"
@@ -92,10 +100,19 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
     assert config == Config(
         found=Found("S"),
         node="gpu-01",
+        labels={"rack": "b", "zone/a": ""},
         control=Path("/home/me/c.sock"),
-        peer=("::1", 0),
+        peer=("::1", 29411),
         peer_is_default=False,
+        advertise="gpu-01.example",
+        interface="",
         fleet="blue",
+        join=(
+            JoinEntry("gpu-00", 29410, "gpu-00"),
+            JoinEntry("10.0.0.7", 7, "10.0.0.7:7"),
+            JoinEntry("fd00::1", 29411, "[fd00::1]:29411"),
+            JoinEntry("::1", 29410, "[::1]"),
+        ),
         credential=tmp_path / "keys" / "fleet.pem",
         state_dir=Path("/var/tmp/supd"),
         logs_dir=tmp_path / "logs",
@@ -124,6 +141,85 @@ def test_the_default_peer_written_out_is_no_default(tmp_path: Path) -> None:
     assert not loaded(tmp_path, '[listen]\npeer = "127.0.0.1:29410"\n').peer_is_default
 
 
+def test_a_fleet_listens_on_all_interfaces_and_at_exactly_the_port_that_the_others_know(tmp_path: Path) -> None:
+    config = loaded(tmp_path, '[fleet]\njoin = ["gpu-01"]\n')
+    assert (config.peer, config.peer_is_default) == (("", 29410), False)
+    assert loaded(tmp_path, '[listen]\npeer = "*:7"\n[fleet]\njoin = ["gpu-01"]\n').peer == ("", 7)
+    assert loaded(tmp_path, '[listen]\npeer = "127.0.0.2:7"\n[fleet]\njoin = ["a"]\n').peer == ("127.0.0.2", 7)
+    ((code, key, _, hint),) = problems_of(tmp_path, '[listen]\npeer = "*:0"\n[fleet]\njoin = ["gpu-01"]\n')
+    assert (code, key, hint) == ("S302", "listen.peer", 'write a port, as in "*:29410"')
+    assert loaded(tmp_path, '[listen]\npeer = "*:0"\n[fleet]\njoin = []\n').peer == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("entry", "code", "hint"),
+    [
+        ("::1:29410", "S211", 'write "[::1]:29410"'),
+        ("fd00::1", "S211", 'write "[fd00::1]"'),
+        ("fe80::1:2941", "S211", 'write "[fe80::1]:2941" or "[fe80::1:2941]"'),
+        ("a:b:7", "S211", 'write "HOST" or "HOST:PORT", as in "gpu-01:29410" or "[fd00::1]:29410"'),
+        ("[gpu-01]:7", "S211", 'write "HOST" or "HOST:PORT", as in "gpu-01:29410" or "[fd00::1]:29410"'),
+        ("", "S211", 'write "HOST" or "HOST:PORT", as in "gpu-01:29410" or "[fd00::1]:29410"'),
+        ("a" * 254, "S211", 'write "HOST" or "HOST:PORT", as in "gpu-01:29410" or "[fd00::1]:29410"'),
+        ("gpu-01:65536", "S211", 'write "HOST" or "HOST:PORT", as in "gpu-01:29410" or "[fd00::1]:29410"'),
+        ("gpu-01:0", "S211", "write that node's port, 29410 by default"),
+        ("0.0.0.0", "S211", 'write one that the others reach, as in "gpu-01"'),
+        ("[::]:29410", "S211", 'write one that the others reach, as in "gpu-01"'),
+        ("GPU-00:29410", "S206", "keep one of them"),
+    ],
+)
+def test_an_entry_of_join_is_the_address_of_one_node_written_without_doubt(
+    tmp_path: Path, entry: str, code: str, hint: str
+) -> None:
+    problems = problems_of(tmp_path, f'[fleet]\njoin = ["gpu-00", "{entry}"]\n')
+    assert [(problem[0], problem[1], problem[3]) for problem in problems] == [(code, "fleet.join[1]", hint)]
+
+
+def test_two_ways_to_write_one_address_are_one_entry(tmp_path: Path) -> None:
+    ((code, *_),) = problems_of(tmp_path, '[fleet]\njoin = ["[fd00::1]:29410", "[fd00:0::0:1]"]\n')
+    assert code == "S206"
+    loaded(tmp_path, '[fleet]\njoin = ["gpu-00", "gpu-00:29411"]\n')
+
+
+def test_join_is_a_list_and_not_a_long_one(tmp_path: Path) -> None:
+    assert [p[0] for p in problems_of(tmp_path, '[fleet]\njoin = "gpu-01"\n')] == ["S201"]
+    assert [p[0] for p in problems_of(tmp_path, "[fleet]\njoin = [1]\n")] == ["S201"]
+    most = [f"gpu-{i}" for i in range(16)]
+    assert len(loaded(tmp_path, f"[fleet]\njoin = {most}\n").join) == 16
+    assert [p[0] for p in problems_of(tmp_path, f"[fleet]\njoin = {[*most, 'gpu-16']}\n")] == ["S205"]
+
+
+def test_an_address_to_give_out_is_a_host_without_a_port(tmp_path: Path) -> None:
+    for written, host in (("10.0.0.7", "10.0.0.7"), ("fd00::7", "fd00::7"), ("[fd00::7]", "fd00::7"), ("a.b", "a.b")):
+        assert loaded(tmp_path, f'[listen]\nadvertise = "{written}"\n').advertise == host
+    ((code, *_, hint),) = problems_of(tmp_path, '[listen]\nadvertise = "gpu-01:29410"\n')
+    assert (code, hint) == ("S211", 'write "gpu-01": the port is that of `listen.peer`')
+    for wrong in ("0.0.0.0", "::", "", "a b", "[a]", "gpu:"):
+        assert [p[0] for p in problems_of(tmp_path, f'[listen]\nadvertise = "{wrong}"\n')] == ["S211"]
+
+
+def test_an_address_and_an_interface_to_give_out_exclude_each_other(tmp_path: Path) -> None:
+    assert loaded(tmp_path, '[listen]\ninterface = "bond0.100"\n').interface == "bond0.100"
+    assert [p[0] for p in problems_of(tmp_path, '[listen]\ninterface = "not/an interface"\n')] == ["S206"]
+    ((code, key, *_),) = problems_of(tmp_path, '[listen]\nadvertise = "a"\ninterface = "eth0"\n')
+    assert (code, key) == ("S301", "listen")
+
+
+def test_labels_are_short_strings_by_name_and_not_too_many(tmp_path: Path) -> None:
+    wrong = '"" = "x"\n"a b" = "x"\nn = 1\nlong = "' + "x" * 101 + '"\nnul = "\\u0000"\n'
+    assert [p[:2] for p in problems_of(tmp_path, f"[node.labels]\n{wrong}")] == [
+        ("S206", 'node.labels.""'),
+        ("S206", 'node.labels."a b"'),
+        ("S201", "node.labels.n"),
+        ("S206", "node.labels.long"),
+        ("S206", "node.labels.nul"),
+    ]
+    assert [p[0] for p in problems_of(tmp_path, '[node]\nlabels = ["a"]\n')] == ["S201"]
+    most = "".join(f'k{i} = "v"\n' for i in range(64))
+    assert len(loaded(tmp_path, f"[node.labels]\n{most}").labels) == 64
+    assert [p[0] for p in problems_of(tmp_path, f'[node.labels]\n{most}k = "v"\n')] == ["S205"]
+
+
 def test_in_dev_mode_everything_lies_below_one_folder_and_the_users_own_file_is_not_read(tmp_path: Path) -> None:
     own = tmp_path / "supd" / "supd.toml"
     own.parent.mkdir()
@@ -136,9 +232,13 @@ def test_in_dev_mode_everything_lies_below_one_folder_and_the_users_own_file_is_
 
 def test_in_dev_mode_a_named_file_is_read_but_for_its_paths_and_its_port(tmp_path: Path) -> None:
     file = tmp_path / "supd.toml"
-    file.write_text('[state]\ndir = "/x"\n[listen]\npeer = "h:1"\ncontrol = "/x/y"\n[workers]\nready_runners = 2\n')
+    file.write_text(
+        '[state]\ndir = "/x"\n[listen]\npeer = "h:1"\ncontrol = "/x/y"\nadvertise = "h"\n[workers]\nready_runners = 2\n'
+        '[fleet]\nname = "blue"\njoin = ["h:1"]\n'
+    )
     config = load_config(file, {}, dev_dir=Path("/d"))
     assert config.ready_runners == 2
+    assert (config.fleet, config.join, config.advertise) == ("blue", (), "")
     assert (config.state_dir, config.control, config.peer) == (
         Path("/d"),
         Path("/d/control.sock"),
@@ -176,7 +276,8 @@ def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "peer", ["", ":1", "h:", "h:65536", "h:x", "::1:29410", "[]:1", "[h]:1", "a b:1", "h:1\n", "h:٣"]
+    "peer",
+    ["", ":1", "*", "*:65536", "**:1", "h:", "h:65536", "h:x", "::1:29410", "[]:1", "[h]:1", "a b:1", "h:1\n", "h:٣"],
 )
 def test_a_peer_is_a_host_and_a_port(tmp_path: Path, peer: str) -> None:
     assert [code for code, *_ in problems_of(tmp_path, f"[listen]\npeer = '''{peer}'''")] == ["S211"]
@@ -210,12 +311,20 @@ def test_the_template_lists_every_key_with_its_default(tmp_path: Path) -> None:
     assert loaded(tmp_path, template) == loaded(tmp_path, "")
     # A comment that is a setting, and nothing else, begins with "#key =".
     assert _keys(template, r"#(\w+) = ") == _keys_of_schema()
-    places = ("control", "credential", "dir", "logs_dir", "name")  # these have no default that fits every machine
+    places = (
+        "advertise",
+        "control",
+        "credential",
+        "dir",
+        "interface",
+        "logs_dir",
+        "name",
+    )  # these have no default that fits every machine
     settings = re.sub(rf"(?m)^#(?!(?:{'|'.join(places)}) = )(\w+ = )", r"\1", template)
     written_out = loaded(tmp_path, settings)
     assert written_out.peer_is_default is False
     assert dataclasses.replace(written_out, peer_is_default=True) == loaded(tmp_path, "")
-    loaded(tmp_path, re.sub(r"(?m)^#(\w+ = )", r"\1", template))
+    loaded(tmp_path, re.sub(r"(?m)^#((?!interface)\w+ = )", r"\1", template))  # which excludes `advertise`
 
 
 def _keys_of_schema() -> dict[str, set[str]]:

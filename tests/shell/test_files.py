@@ -47,3 +47,11 @@ def test_what_is_no_regular_file_is_not_read_and_keeps_nobody_waiting(tmp_path: 
     assert read_small(tmp_path / "pipe", 4) is None
     assert read_small(Path("/dev/zero"), 4) is None
     assert read_small(Path("/proc/self/status"), 4) == b"Name"
+
+
+def test_what_cannot_be_read_leaves_nothing_open(tmp_path: Path) -> None:
+    """A runner looks at its marker every second, for days."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    for path in (tmp_path, Path("/dev/zero"), tmp_path / "missing"):
+        assert read_small(path, 4) is None
+    assert sorted(os.listdir("/proc/self/fd")) == before

@@ -1,7 +1,8 @@
-"""A coordinator and a runner on one node that do what a script says, and a line for everything they do."""
+"""A coordinator and the runners of one node, or of several, that do what a script says; a line for all they do."""
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -13,6 +14,7 @@ from protocol.job import HangTable, RestartTable, StopTable
 from protocol.member import Member
 from protocol.messages.member import Offer, Order, RankExit, Release, Renewal, Run, SpawnFailure, StallState, Stop, Wait
 from protocol.signals import signal_name
+from protocol.text import some_of
 from protocol.verdict import rank_list
 from tests.protocol.build import job_spec
 
@@ -22,23 +24,40 @@ SPEC = job_spec(
 )
 
 
+@dataclass
+class Actor:
+    """A node's runner: its machine, what it has on disk, what its ranks show."""
+
+    member: Member | None = None
+    incarnation: str = ""
+    disk: Renewal | None = None
+    ports: int = 29500
+    samples: dict[int, m.Sample] = field(default_factory=dict)  # what every rank that is alive shows
+    states: dict[int, StallState] = field(default_factory=dict)  # of processes; those that are not here are alive
+
+    @property
+    def generation(self) -> int:
+        return NO_GENERATION if self.member is None else self.member.generation
+
+
 class Stage:
-    """One run of two ranks on node n1. Messages arrive at once, while there is a link."""
+    """One run of two ranks a node. Messages arrive at once, while there is a link."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self.epoch = 0
         self.journal = c.RunRecord()
         self.coordinator: Coordinator | None = None
-        self.incarnation = ""
-        self.member: Member | None = None
-        self.disk: Renewal | None = None
-        self.ports = 29500
         self.spec = SPEC
-        self.samples: dict[int, m.Sample] = {}  # what every rank that is alive shows
-        self.states: dict[int, StallState] = {}  # of processes; those that are not here are alive
+        self.actors = {"n1": Actor()}
+        self.away: set[str] = set()  # nodes whose supd does not answer
+        self.node = "n1"  # to which the commands go
         self.lines: list[str] = []
         self.todo: deque[Callable[[], None]] = deque()
+
+    @property
+    def actor(self) -> Actor:
+        return self.actors[self.node]
 
     def play(self, command: str) -> list[str]:
         """Carry out one line of a script; returns what came of it."""
@@ -51,39 +70,67 @@ class Stage:
 
     # --- commands ------------------------------------------------------------------------------------------------
 
+    def do_fleet(self, nnodes: str, *nodes: str) -> None:
+        """`fleet 2:3 a b c`: the nodes there are, and how many the job wants."""
+        least, most = map(int, nnodes.split(":"))
+        topology = msgspec.structs.replace(SPEC.topology, nnodes=(least, most))
+        self.spec = msgspec.structs.replace(SPEC, topology=topology)
+        self.actors = {node: Actor(ports=29500 + 100 * place) for place, node in enumerate(nodes)}
+        self.node = nodes[0]
+
+    def do_on(self, node: str, word: str, *rest: str) -> None:
+        """`on b exit 2 code 1`: what follows is done there."""
+        self.node = node
+        getattr(self, f"do_{word}")(*rest)
+
+    def do_away(self, *nodes: str) -> None:
+        """`away c`: the supd of these nodes does not answer, that of all others does."""
+        self.away = set(nodes)
+        self._see_nodes()
+
+    def _see_nodes(self) -> None:
+        nodes = (c.RosterNode(node, is_up=node not in self.away, joined=i) for i, node in enumerate(self.actors))
+        self.tell(c.Roster(tuple(nodes)))
+
     def do_supd(self, word: str) -> None:
         """`supd starts`, `supd dies`."""
         if word == "dies":
             self.coordinator = None
-            self.give(m.Linked(up=False))
+            for node in self.actors:
+                self.give(m.Linked(up=False), node)
             return
         self.epoch += 1
-        self.coordinator = Coordinator(self.spec, ("n1",), self.journal, self.epoch, lambda: 0.5)
+        self.coordinator = Coordinator(self.spec, self.journal, self.epoch, lambda: 0.5)
         self.tell(c.Opened())
-        self.give(m.Linked(up=True))
+        self._see_nodes()
+        for node in self.actors:
+            self.give(m.Linked(up=True), node)
 
     def do_runner(self, word: str, incarnation: str) -> None:
         """`runner starts r1`, `runner dies r1`: supd notices, sweeps, and reads what it left."""
+        actor = self.actor
         if word == "starts":
-            self.incarnation, self.member, self.disk = incarnation, None, None
-            self.member = Member(self.spec, self.now_s, orphan_wait_s=3600.0, linger_s=60.0)
+            actor.incarnation, actor.disk = incarnation, None
+            actor.member = Member(self.spec, self.now_s, orphan_wait_s=3600.0, linger_s=60.0)
             self.give(m.Linked(up=True))
             return
-        self.member = None
-        if self.disk is not None:
-            self.tell(c.Heard("n1", incarnation, self.disk))
-        self.tell(c.RunnerGone("n1", incarnation))
+        actor.member = None
+        if actor.disk is not None:
+            self.tell(c.Heard(self.node, incarnation, actor.disk))
+        self.tell(c.RunnerGone(self.node, incarnation))
 
     def do_spawned(self, *pids: str) -> None:
         """`spawned 100 101`; fewer than all: the next one cannot be."""
         failure = None if len(pids) == 2 else SpawnFailure(rank=len(pids), path="/no/python", reason="No such file")
-        self.samples = {rank: m.Sample() for rank in range(len(pids))}
-        self.give(m.Launched(self.generation, tuple(int(pid) for pid in pids), failure))
+        assignment = self.actor.member.assignment if self.actor.member else None
+        first = 0 if assignment is None else assignment.first_rank
+        self.actor.samples = {first + i: m.Sample() for i in range(len(pids))}
+        self.give(m.Launched(self.actor.generation, tuple(int(pid) for pid in pids), failure))
 
     def do_output(self, *ranks: str) -> None:
         """`output 0 1`: first bytes."""
         for rank in ranks:
-            self.give(m.Wrote(self.generation, int(rank)))
+            self.give(m.Wrote(self.actor.generation, int(rank)))
 
     def do_limit(self, seconds: str) -> None:
         """`limit 1`: the job, which has not begun yet, gives this step_timeout."""
@@ -93,23 +140,23 @@ class Stage:
     def do_beat(self, step: str, *ranks: str) -> None:
         """`beat 7 0 1`: ranks 0 and 1 reach step 7."""
         for rank in map(int, ranks):
-            self.samples[rank] = m.Sample(count=self.samples[rank].count + 1, step=int(step))
+            self.actor.samples[rank] = m.Sample(count=self.actor.samples[rank].count + 1, step=int(step))
 
     def do_sigstop(self, rank: str) -> None:
         """`sigstop 1`: somebody stops its process."""
-        self.states[int(rank)] = StallState.STOPPED
+        self.actor.states[int(rank)] = StallState.STOPPED
 
     def do_exit(self, rank: str, kind: str, number: str) -> None:
         """`exit 0 code 1`, `exit 1 signal 9`."""
         code, signal = (int(number), None) if kind == "code" else (None, int(number))
         exit = RankExit(code=code, signal=signal, order=0, wall_s=0.0, ran_s=self.now_s, stopped_by_us=False)
-        self.samples.pop(int(rank), None)
-        self.states.pop(int(rank), None)
-        self.give(m.Exited(self.generation, int(rank), exit, self.now_s))
+        self.actor.samples.pop(int(rank), None)
+        self.actor.states.pop(int(rank), None)
+        self.give(m.Exited(self.actor.generation, int(rank), exit, self.now_s))
 
     def do_cleared(self) -> None:
         """Nothing of the generation is left."""
-        self.give(m.Cleared(self.generation))
+        self.give(m.Cleared(self.actor.generation))
 
     def do_stop(self, *how: str) -> None:
         """`stop`, `stop now`, `stop 5`: the operator."""
@@ -117,26 +164,25 @@ class Stage:
         self.tell(c.StopRequested(grace_s, now="now" in how, by="me"))
 
     def do_restart(self, *why: str) -> None:
-        """`restart because`: the operator."""
-        self.tell(c.RestartRequested(" ".join(why), by="me"))
+        """`restart because`, `restart without b`: the operator."""
+        without = why[1] if why and why[0] == "without" else ""
+        self.tell(c.RestartRequested("" if without else " ".join(why), by="me", without=without))
 
     def do_wait(self, seconds: str) -> None:
-        """`wait 10`: both look at the clock then, once."""
+        """`wait 10`: all look at the clock then, once."""
         self.now_s += float(seconds)
-        self.give(m.Tick())
+        for node in self.actors:
+            self.give(m.Tick(), node)
         self.tell(c.Tick())
 
     # --- machines ------------------------------------------------------------------------------------------------
 
-    @property
-    def generation(self) -> int:
-        return NO_GENERATION if self.member is None else self.member.generation
-
     def tell(self, event: c.Event) -> None:
         self.todo.append(lambda: self._tell(event))
 
-    def give(self, event: m.Event) -> None:
-        self.todo.append(lambda: self._give(event))
+    def give(self, event: m.Event, node: str = "") -> None:
+        where = node or self.node
+        self.todo.append(lambda: self._give(event, where))
 
     def _tell(self, event: c.Event) -> None:
         if self.coordinator is None:
@@ -148,23 +194,24 @@ class Stage:
                     self.say("supd", f"journal: {record.phase}, generation {record.generation}")
                 case c.Note(kind, text):
                     self.say("supd", f"event {kind}: {text}")
-                case c.EnsureRunner(node):
-                    self.say("supd", f"wants a runner on {node}")
-                case c.Send(_, incarnation, answer):
+                case c.Want(nodes):
+                    self.say("supd", f"wants {f'a runner on {some_of(sorted(nodes))}' if nodes else 'no more runners'}")
+                case c.Send(node, incarnation, answer):
                     self.say("supd", f"to {incarnation}, answer {answer.number}: {_order(answer.order)}")
-                    if incarnation == self.incarnation:
-                        self.give(m.Ordered(answer.order))
+                    if incarnation == self.actors[node].incarnation:
+                        self.give(m.Ordered(answer.order), node)
 
-    def _give(self, event: m.Event) -> None:
-        if self.member is None:
+    def _give(self, event: m.Event, node: str) -> None:
+        actor = self.actors[node]
+        if actor.member is None:
             return
-        for effect in self.member.handle(event, self.now_s):
-            self.say(self.incarnation, self._perform(effect))
+        for effect in actor.member.handle(event, self.now_s):
+            self.say(actor.incarnation, self._perform(effect, actor, node))
             if isinstance(effect, m.End):
-                self.member = None
-                self.tell(c.RunnerGone("n1", self.incarnation))
+                actor.member = None
+                self.tell(c.RunnerGone(node, actor.incarnation))
 
-    def _perform(self, effect: m.Effect) -> str:
+    def _perform(self, effect: m.Effect, actor: Actor, node: str) -> str:
         match effect:
             case m.Spawn(assignment):
                 last = assignment.first_rank + assignment.nproc - 1
@@ -180,21 +227,23 @@ class Stage:
             case m.Clear(generation, kill_at_s):
                 return f"clears generation {generation} away, SIGKILL {kill_at_s - self.now_s:g} s from now"
             case m.LookUpOffer():
-                self.ports += 1
-                self.give(m.Offered(Offer(slots=2, address="10.0.0.1", port=self.ports)))
+                actor.ports += 1
+                address = f"10.0.0.{list(self.actors).index(node) + 1}"
+                self.give(m.Offered(Offer(slots=2, address=address, port=actor.ports)), node)
                 return "looks up what the node can give"
             case m.Persist(renewal):
-                self.disk = renewal
+                actor.disk = renewal
                 return f"disk: {_report(renewal)}"
             case m.Renew(renewal):
                 if self.coordinator is not None:
-                    self.tell(c.Heard("n1", self.incarnation, renewal))
+                    self.tell(c.Heard(node, actor.incarnation, renewal))
                 return f"to supd, renewal {renewal.number}: {_report(renewal)}"
             case m.Look(generation):
-                self.give(m.Looked(generation, dict(self.samples)))
+                self.give(m.Looked(generation, dict(actor.samples)), node)
                 return "looks at its ranks"
             case m.Inspect(generation, ranks):
-                self.give(m.Inspected(generation, {rank: self.states.get(rank, StallState.ALIVE) for rank in ranks}))
+                states = {rank: actor.states.get(rank, StallState.ALIVE) for rank in ranks}
+                self.give(m.Inspected(generation, states), node)
                 return f"sees what the processes of ranks {', '.join(map(str, ranks))} are doing"
             case m.End():
                 return "ends"

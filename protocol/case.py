@@ -1,0 +1,101 @@
+"""The incident of a generation, from its opening to the last "stopped": named once, corrected while it is open (R4)."""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from protocol import notes, verdict
+from protocol.coordinator_events import Note
+from protocol.job import JobSpec
+from protocol.messages.control import Incident
+from protocol.messages.member import Part, Renewal
+from protocol.restart import Failure
+
+_ENDS = ("exit", "signal", "out-of-memory")
+"""Causes that are the end of a rank, at a moment that its runner knows."""
+
+
+class Case:
+    """What a generation ends of. The first report is often a victim's, so the cause may be corrected while the case is
+    open: by what its runner says later, by a rank that ended earlier elsewhere, by a runner that was gone before."""
+
+    def __init__(self, number: int, incident: Incident | None, *, is_open: bool) -> None:
+        self.number = number  # of the last one; 0: there has been none
+        self.incident = incident
+        self.is_open = is_open
+        self._ended_s = 0.0  # when its rank did, by the clock of the coordinator's node
+
+    def open(self, incident: Incident, ended_s: float) -> Note:
+        """The generation ends because of this; whatever ends from here on belongs to it."""
+        self.number, self.incident, self.is_open, self._ended_s = incident.number, incident, True, ended_s
+        return notes.opened(incident)
+
+    def close(self) -> bool:
+        """Nothing of the generation is left; returns whether it had ended of this."""
+        was_open, self.is_open = self.is_open, False
+        return was_open
+
+    def hear(self, node: str, renewal: Renewal, now_s: float) -> Iterable[Note]:
+        """A report that came while the generation ends. Its spans are the runner's own: no clock is compared."""
+        if not self.is_open or self.incident is None:
+            return ()
+        found = verdict.incident(self.incident.number, node, renewal)
+        if found is None or found == self.incident:
+            return ()
+        ended_s = ended_at_s(found, renewal, now_s)
+        is_earlier = self.incident.cause in _ENDS and found.cause in _ENDS and ended_s < self._ended_s
+        return self._correct(found, ended_s) if self.incident.node == node or is_earlier else ()
+
+    def lose(self, node: str, why: str, last: Renewal | None, now_s: float) -> Iterable[Note]:
+        """A runner is proven gone while the generation ends. Where no stop had reached it, it was gone before, and what
+        ended like a victim died of that. When it went nobody knows: what was seen first is told all the same."""
+        heard_stop = last is not None and last.part in (Part.STOPPING, Part.STOPPED)
+        first = self.incident
+        if not self.is_open or first is None or heard_stop or first.node == node or not _is_like_a_victim(first):
+            return ()
+        lost = verdict.runner_lost(self.number, first.generation, node, why)
+        summary = f"{lost.summary}; first seen: {first.summary}"
+        return self._correct(replace(lost, summary=summary, stderr_tail=first.stderr_tail), now_s)
+
+    def _correct(self, found: Incident, ended_s: float) -> Iterable[Note]:
+        assert self.incident is not None
+        note = notes.corrected(self.incident, found)
+        self.incident, self._ended_s = found, ended_s
+        return (note,) if note else ()
+
+
+def _is_like_a_victim(incident: Incident) -> bool:
+    """Whether its rank may have died of a peer's end: by an exit code of its own or an abort, as programs do that lose
+    touch with another rank. What was killed, or crashed, was not."""
+    return incident.cause == "exit" or (incident.cause == "signal" and incident.signal == "SIGABRT")
+
+
+def ended_at_s(incident: Incident, renewal: Renewal, now_s: float) -> float:
+    """When the rank of an incident ended, in the clock of `now_s`, at which its runner's report came in; at the latest,
+    since the report was on its way for a while."""
+    report = next((r for r in renewal.ranks if r.rank == incident.rank), None)
+    return now_s if report is None or report.exit is None else now_s - report.exit.ago_s
+
+
+def failure_of(
+    incident: Incident,
+    spec: JobSpec,
+    *,
+    lost_its_port: bool,
+    has_ever_started: bool,
+    had_started: bool,
+    ran_s: float,
+    saved_step: int | None,
+) -> Failure:
+    """What the restart policy has to know of an incident."""
+    is_hang = incident.cause == "hang"
+    return Failure(
+        is_infrastructure=incident.cause == "runner-lost",
+        lost_its_port=lost_its_port,
+        exit_code=None if is_hang else incident.exit_code,  # that was our doing
+        ends_run=is_hang and spec.hang.action == "fail",
+        has_ever_started=has_ever_started,
+        had_started=had_started,
+        ran_s=ran_s,
+        saved_step=saved_step,
+    )

@@ -1,0 +1,440 @@
+"""The nodes of a fleet: who belongs to it under which name, who answers, and who may still come.
+
+    Join ──checked──▶ asked ──Probe: reached, checked again──▶ up ──link lost, or silent──▶ may come ──▶ away
+      └────── refused ──────┘                                   ▲                              │           │
+                                                                └──────── is heard, joins ─────┴───────────┘
+
+The rules it keeps (docs/protocol.md):
+N1 what a node says in its Join is its identity for as long as the connection lives, and it is checked twice: when it
+asks, and once the host has reached it at its address. N2 fleet, version and the first entry of `join` are the host's.
+N3 a name is taken while its holder answers: its link is open, and it was heard within ANSWERS_S. N4 a later start of
+the same state folder replaces an earlier one at once. N5 another state folder, or a copy of it (an earlier start, or
+the same one elsewhere), gets the name of a node that is away, but for one under which a runner may be alive: it knows
+nothing of that runner, or what is no longer true; and while a node may come, so may runners of it that were not heard
+yet. N6 a node may come for RECOVERY_S after its link was lost or its
+silence was noticed, and every known one after the host's start; that proves nothing. N7 a clock that is off is told,
+never refused. N8 a name keeps its order number; who is away is forgotten only where the table is full. N9 what a node
+does every second is not told every second.
+
+A node never makes this machine raise: links that are not known change nothing.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from protocol import joining
+from protocol.coordinator import Coordinator
+from protocol.coordinator_events import LIVE, RosterNode
+from protocol.fleet_events import (
+    Admit,
+    Asked,
+    Drop,
+    Effect,
+    Event,
+    Forget,
+    Heard,
+    Link,
+    NodeRecord,
+    Opened,
+    Persist,
+    Probe,
+    Probed,
+    Refuse,
+    RosterChanged,
+    Tick,
+    Unlinked,
+)
+from protocol.messages.control import NodeStatus
+from protocol.messages.fleet import NODES_MAX, Join, Joined, JoinRefused
+from protocol.versions import agreed
+
+ANSWERS_S = 3.0
+"""A node that was heard within this time answers; it reports every second."""
+
+RECOVERY_S = 5.0
+"""So long a node that was there a moment ago may come back: more than supd takes to start, and to connect."""
+
+ASKED_MAX = 1024
+"""Nodes that are being probed; more are refused, and ask again."""
+
+LOOK_S = 0.25
+"""The least time between two looks at all nodes."""
+
+HELD_UP_S = 1.0
+"""A look that comes later shows that the host itself was held up: it first hears what was said meanwhile (N6)."""
+
+TELL_AGAIN_S = 60.0
+"""What goes on is told again after this time (N9)."""
+
+TOLD_MAX = 1000
+"""Of such things that are remembered; beyond it new ones are not told."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A node that is being probed."""
+
+    number: int  # counts up: the newer of two connections has the higher one
+    join: Join
+    wall_s: float  # our clock, as it asked
+
+
+@dataclass
+class _Node:
+    """A node of the table."""
+
+    record: NodeRecord
+    link: Link | None = None
+    number: int = 0  # of the candidate that it was
+    heard_s: float = -math.inf
+    may_come_until_s: float = -math.inf
+    warnings: tuple[str, ...] = ()
+
+
+def may_live_on(node: str, run: Coordinator) -> bool:
+    """Whether a runner of the run may be alive on the node (N5): one with ranks, or one that has none and was heard."""
+    has_seat = run.phase in LIVE and node in run.current.alive
+    return not run.is_final and (has_seat or node in run.roll.runners)
+
+
+class Fleet:
+    """State machine of the node table: no IO, no clock, no randomness of its own.
+
+    `host` is the node that hosts the coordinator, and always up. `seated` gives the active run that has a seat or a
+    runner on a node which is not proven gone, "" for none.
+    """
+
+    def __init__(self, host: Join, epoch: int, seated: Callable[[str], str]) -> None:
+        self.host = host
+        self.epoch = epoch
+        self._seated = seated
+        self._nodes: dict[str, _Node] = {}  # with the host's own
+        self._roster: dict[str, RosterNode] = {}  # what the runs are told of them
+        self._names: dict[Link, str] = {}  # of the nodes whose link is open
+        self._asked: dict[Link, _Candidate] = {}
+        self._asked_count = 0
+        self._next_joined = 0
+        self._told_s: dict[tuple[str, ...], float] = {}  # when; the oldest first
+        self._look_at_s = math.inf
+        self._has_changed = False  # the roster, by the event that is being handled
+
+    # --- the door ------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """Take in one event; return what must be done about it, in that order.
+
+        `now_s` and `deadline_s` are boot-time seconds of this node.
+        """
+        assert isinstance(event, Opened) is not bool(self._nodes), "opened first, and once"
+        self._has_changed = False
+        effects: list[Effect]
+        match event:
+            case Opened(known):
+                effects = self._on_opened(known, now_s)
+            case Asked(link, join, wall_s):
+                effects = self._on_asked(link, join, wall_s, now_s)
+            case Probed(link, ok, why):
+                effects = self._on_probed(link, ok, why, now_s)
+            case Heard(link):
+                effects = self._on_heard(link, now_s)
+            case Unlinked(link):
+                effects = self._on_unlinked(link, now_s)
+            case Tick():
+                effects = self._on_tick(now_s)
+        return [*effects, RosterChanged()] if self._has_changed else effects
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When a Tick is due; None: never."""
+        return self._look_at_s if self._look_at_s < math.inf else None
+
+    # --- what it knows -------------------------------------------------------------------------------------------
+
+    def roster(self) -> tuple[RosterNode, ...]:
+        """All nodes, in the order in which they came; `other_runs` is the shell's to fill in."""
+        return tuple(self._roster.values())
+
+    def node_of(self, link: Link) -> str | None:
+        """Whose connection that is; None: nobody's who was taken in."""
+        return self._names.get(link)
+
+    def link_of(self, node: str) -> Link | None:
+        """The open connection of a node; the host has none."""
+        known = self._nodes.get(node)
+        return None if known is None else known.link
+
+    def record_of(self, node: str) -> NodeRecord | None:
+        """What is kept of a node; None: no node has that name."""
+        known = self._nodes.get(node)
+        return None if known is None else known.record
+
+    def status(self, now_s: float) -> tuple[NodeStatus, ...]:
+        """All nodes, for people; what the runs have there is the shell's to fill in."""
+        return tuple(self._status(node, now_s) for node in self._nodes.values())
+
+    def _status(self, node: _Node, now_s: float) -> NodeStatus:
+        record, is_host = node.record, node.record.name == self.host.node
+        is_up = self._roster[record.name].is_up
+        return NodeStatus(
+            node=record.name,
+            state="ready" if is_up else "unreachable",
+            address=record.address,
+            port=record.port,
+            is_host=is_host,
+            clock_off_s=record.clock_off_s,
+            seen_s=round(now_s - node.heard_s, 3) if math.isfinite(node.heard_s) else None,
+            joined_wall_s=record.joined_wall_s,
+            labels=record.labels,
+            note="; ".join(node.warnings) if is_up else self._absence(node),
+            host=record.facts.host,
+            boot_id=record.facts.boot_id,
+            kernel=record.facts.kernel,
+            python=record.facts.python,
+            supd=record.facts.supd,
+            cpus=record.facts.cpus,
+            memory_bytes=record.facts.memory_bytes,
+            devices=record.facts.devices,
+        )
+
+    # --- joining -------------------------------------------------------------------------------------------------
+
+    def _on_opened(self, known: tuple[NodeRecord, ...], now_s: float) -> list[Effect]:
+        self._next_joined = max((record.joined for record in known), default=-1) + 1
+        records = {record.name: record for record in known}
+        before = records.get(self.host.node)
+        records[self.host.node] = own = self._record(self.host, before, 0.0, self.host.wall_s)
+        for record in sorted(records.values(), key=lambda record: record.joined):
+            is_host = record.name == self.host.node
+            self._nodes[record.name] = _Node(record, may_come_until_s=now_s + RECOVERY_S)
+            self._show(record.name, is_up=is_host, may_come=not is_host)
+        if len(self._nodes) > 1:
+            self._look_by(now_s + RECOVERY_S)
+        return [Persist(own)] if own != before else []
+
+    def _on_asked(self, link: Link, join: Join, wall_s: float, now_s: float) -> list[Effect]:
+        if link in self._asked or link in self._names:
+            return []  # N1: once a connection
+        refused = self._objection(join, now_s)
+        if refused is None and len(self._asked) >= ASKED_MAX:
+            refused = joining.full(self.host, join, f"{ASKED_MAX} others join at this moment")
+        if refused is not None:
+            return self._refuse(link, join, refused, now_s)
+        self._asked_count += 1
+        self._asked[link] = _Candidate(self._asked_count, join, wall_s)
+        return [Probe(link, join.address, join.port, join.node, join.identity)]
+
+    def _on_probed(self, link: Link, ok: bool, why: str, now_s: float) -> list[Effect]:
+        candidate = self._asked.pop(link, None)
+        if candidate is None:
+            return []  # it has gone meanwhile
+        join = candidate.join
+        refused = self._objection(join, now_s) if ok else joining.unreached(self.host, join, why)
+        if refused is not None:
+            return self._refuse(link, join, refused, now_s)
+        holder = self._nodes.get(join.node)
+        if holder is not None and self._is_newer(holder, candidate):
+            return [Drop(link, f"{join.node} has connected anew")]
+        return self._admit(link, candidate, holder, now_s)
+
+    def _objection(self, join: Join, now_s: float) -> JoinRefused | None:
+        """Why this node cannot be taken in as things stand."""
+        return joining.mismatch(self.host, join) or self._claim(join, now_s) or self._lack_of_room(join)
+
+    def _claim(self, join: Join, now_s: float) -> JoinRefused | None:
+        """Why it cannot have its name (N3, N4, N5)."""
+        holder = self._nodes.get(join.node)
+        if holder is None:
+            return None
+        record = holder.record
+        if join.node == self.host.node:
+            return joining.taken(record, join)
+        if join.identity == record.identity:
+            is_later = join.incarnation > record.incarnation
+            is_itself = join.incarnation == record.incarnation and joining.where(join) == joining.where(record)
+            if is_later or is_itself:
+                return None
+        if self._answers(holder, now_s):
+            return joining.taken(record, join)
+        if run := self._seated(join.node):
+            return joining.seated(record, join, run)
+        shown = self._roster[join.node]
+        return joining.awaited(record, join) if shown.is_up or shown.may_come else None
+
+    def _is_newer(self, holder: _Node, candidate: _Candidate) -> bool:
+        """Whether the same process has come in by a newer connection, whose probe took less time (N4)."""
+        record, join = holder.record, candidate.join
+        is_same = (record.identity, record.incarnation) == (join.identity, join.incarnation)
+        return is_same and holder.link is not None and holder.number > candidate.number
+
+    def _lack_of_room(self, join: Join) -> JoinRefused | None:
+        if join.node in self._nodes or len(self._nodes) < NODES_MAX or self._forgettable() is not None:
+            return None
+        return joining.full(self.host, join, f"the fleet has {NODES_MAX:,} nodes")
+
+    def _forgettable(self) -> str | None:
+        """The node that has been away for longest and has no seat (N8)."""
+        away = [node for node in self._nodes.values() if node.record.is_away and not self._seated(node.record.name)]
+        longest = min(away, key=lambda node: (node.heard_s, node.record.joined_wall_s), default=None)
+        return longest.record.name if longest is not None else None
+
+    def _admit(self, link: Link, candidate: _Candidate, holder: _Node | None, now_s: float) -> list[Effect]:
+        join = candidate.join
+        effects: list[Effect] = []
+        if holder is None and len(self._nodes) >= NODES_MAX:
+            effects += self._forget(self._forgettable())
+        before = holder.record if holder is not None else None
+        off_s = joining.clock_off_s(join.wall_s, candidate.wall_s)
+        record = self._record(join, before, off_s, candidate.wall_s)
+        if before is None or replace(record, clock_off_s=before.clock_off_s) != before:
+            effects.append(Persist(record))
+        if holder is not None and holder.link is not None:
+            del self._names[holder.link]
+            effects.append(Drop(holder.link, f"{join.node} has connected anew"))
+        version = agreed(join.versions)
+        assert version is not None, "a node was taken in that speaks no version of ours"
+        warnings = joining.warnings(self.host, join, off_s)
+        host = self.host
+        joined = Joined(version=version, epoch=self.epoch, host=host.node, warnings=warnings, identity=host.identity)
+        self._nodes[join.node] = _Node(record, link, candidate.number, heard_s=now_s, warnings=warnings)
+        self._names[link] = join.node
+        self._show(join.node, is_up=True)
+        self._look_by(now_s + ANSWERS_S)
+        return [*effects, Admit(link, joined), *self._arrival(before, record, warnings, now_s)]
+
+    def _record(self, join: Join, before: NodeRecord | None, off_s: float, wall_s: float) -> NodeRecord:
+        """What is kept of a node that joins; `before` is what was kept under its name."""
+        is_same = before is not None and (before.identity, before.incarnation) == (join.identity, join.incarnation)
+        if before is None:
+            self._next_joined += 1
+        return NodeRecord(
+            name=join.node,
+            identity=join.identity,
+            incarnation=join.incarnation,
+            address=join.address,
+            port=join.port,
+            labels=join.labels,
+            joined=before.joined if before is not None else self._next_joined - 1,
+            facts=join.facts,
+            clock_off_s=off_s,
+            joined_wall_s=before.joined_wall_s if before is not None and is_same else wall_s,
+        )
+
+    def _refuse(self, link: Link, join: Join, refused: JoinRefused, now_s: float) -> list[Effect]:
+        if not self._is_news("refused", join.node, joining.where(join), refused.code, now_s=now_s):
+            return [Refuse(link, refused)]
+        return [Refuse(link, refused), joining.refused(join, refused)]
+
+    def _forget(self, name: str | None) -> list[Effect]:
+        assert name is not None, "no room was found before"
+        node = self._nodes.pop(name)
+        del self._roster[name]
+        if node.link is None:
+            return [Forget(name)]
+        del self._names[node.link]
+        return [Forget(name), Drop(node.link, f"{name} has been silent for too long")]
+
+    # --- coming and going ----------------------------------------------------------------------------------------
+
+    def _on_heard(self, link: Link, now_s: float) -> list[Effect]:
+        name = self._names.get(link)
+        if name is None:
+            return []
+        node = self._nodes[name]
+        node.heard_s = now_s
+        if self._roster[name].is_up:
+            return []
+        self._show(name, is_up=True)
+        self._look_by(now_s + ANSWERS_S)
+        before, node.record = node.record, replace(node.record, is_away=False)
+        return [Persist(node.record), *self._arrival(before, node.record, (), now_s)] if before.is_away else []
+
+    def _on_unlinked(self, link: Link, now_s: float) -> list[Effect]:
+        self._asked.pop(link, None)
+        name = self._names.pop(link, None)
+        if name is None:
+            return []
+        node = self._nodes[name]
+        node.link, node.may_come_until_s = None, now_s + RECOVERY_S
+        self._show(name, may_come=True)
+        self._look_by(node.may_come_until_s)
+        return []
+
+    def _on_tick(self, now_s: float) -> list[Effect]:
+        """Look at all nodes, where time has changed something; the next look is due when it may do so again."""
+        if now_s < self._look_at_s:
+            return []
+        if now_s > self._look_at_s + HELD_UP_S:
+            self._look_at_s = now_s + LOOK_S
+            return []
+        effects: list[Effect] = []
+        due_s = math.inf
+        for name, shown in tuple(self._roster.items()):
+            if name == self.host.node or not (shown.is_up or shown.may_come):
+                continue
+            node = self._nodes[name]
+            if self._answers(node, now_s):
+                due_s = min(due_s, node.heard_s + ANSWERS_S)
+                continue
+            if shown.is_up:
+                node.may_come_until_s = now_s + RECOVERY_S
+            may_come = now_s < node.may_come_until_s
+            self._show(name, may_come=may_come)
+            if may_come:
+                due_s = min(due_s, node.may_come_until_s)
+            else:
+                effects += self._departure(node)
+        self._look_at_s = max(due_s, now_s + LOOK_S)
+        return effects
+
+    def _answers(self, node: _Node, now_s: float) -> bool:
+        return node.link is not None and now_s < node.heard_s + ANSWERS_S
+
+    def _show(self, name: str, *, is_up: bool = False, may_come: bool = False) -> None:
+        """This is how the runs see the node now."""
+        record = self._nodes[name].record
+        shown = RosterNode(name, is_up=is_up, may_come=may_come, joined=record.joined, labels=record.labels)
+        if self._roster.get(name) != shown:
+            self._roster[name] = shown
+            self._has_changed = True
+
+    def _look_by(self, at_s: float) -> None:
+        self._look_at_s = min(self._look_at_s, at_s)
+
+    # --- what is told --------------------------------------------------------------------------------------------
+
+    def _arrival(
+        self, before: NodeRecord | None, record: NodeRecord, warnings: tuple[str, ...], now_s: float
+    ) -> list[Effect]:
+        """A node is up; one that starts again and again is told of now and then (N9)."""
+        note = joining.arrived(before, record, warnings)
+        if note is None or (note.kind == "node.replaced" and not self._is_news(note.kind, record.name, now_s=now_s)):
+            return []
+        return [note]
+
+    def _departure(self, node: _Node) -> list[Effect]:
+        """It does not answer, and is not expected any more; told once, over restarts of the host too."""
+        if node.record.is_away:
+            return []
+        node.record = replace(node.record, is_away=True)
+        return [Persist(node.record), joining.left(node.record, self._absence(node))]
+
+    def _absence(self, node: _Node) -> str:
+        if node.link is not None:
+            return "it is silent"
+        if node.heard_s > -math.inf:
+            return "its connection has ended"
+        return f"it has not come back since supd on {self.host.node} started"
+
+    def _is_news(self, *what: str, now_s: float) -> bool:
+        """Whether this was not told within TELL_AGAIN_S; it is then."""
+        for told in list(self._told_s):
+            if now_s < self._told_s[told] + TELL_AGAIN_S:
+                break
+            del self._told_s[told]
+        if what in self._told_s or len(self._told_s) >= TOLD_MAX:
+            return False
+        self._told_s[what] = now_s
+        return True

@@ -1,0 +1,114 @@
+"""One generation as its coordinator knows it: who has which ranks, what they report, where nothing of it is left.
+
+What was learned about a generation dies with it (R5): the next one is another object.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from protocol.coordinator_events import Seat
+from protocol.messages.member import Part, Renewal
+from protocol.pace import Pace
+from protocol.reports import Reports
+from protocol.seating import fits, lost_its_port
+from protocol.verdict import without_tails
+
+STEPS_S = 1.0
+"""How often the steps of all ranks are looked at: each of a thousand runners reports as often."""
+
+NOBODY: frozenset[str] = frozenset()
+
+
+class Generation:
+    """Seats and what has become of them. Times are boot-time seconds of the coordinator's node."""
+
+    def __init__(
+        self,
+        number: int,
+        seats: Iterable[Seat],
+        *,
+        lost: Iterable[str] = (),
+        stalled: tuple[int, ...] = (),
+        parts: Mapping[str, Renewal] | None = None,
+        launched_s: float | None = None,
+    ) -> None:
+        """What is given by name is what the journal holds of it. `launched_s` is None where that was before the start
+        of the coordinator."""
+        self.number = number
+        self.seating = tuple(seats)  # by node_rank
+        self.seats = {seat.node: seat for seat in self.seating}
+        self.reports = Reports(self.seats, parts)
+        self.lost = set(lost)  # nodes whose runner is proven gone
+        self.last_parts = dict(parts or {})  # node -> the last report there will be (without what its ranks said last)
+        self.alive = frozenset(self.seats.keys() - self.lost)  # nodes whose seated runner is not
+        self.gone = set(self.lost)  # nodes where nothing of this generation is alive
+        self.stalled = stalled  # ranks of which was told that they make no progress
+        self.pace = Pace()  # of its steps
+        self.launched_s = launched_s
+        self._looked_s: float | None = None  # when the steps were
+
+    def follow(self, number: int) -> "Generation":
+        """The same seats at another number: a runner was ahead of its coordinator."""
+        return Generation(number, self.seating, lost=self.lost, launched_s=self.launched_s)
+
+    def concerns(self, node: str, incarnation: str, renewal: Renewal) -> bool:
+        """Whether a report is about this generation, from the runner that has the seat, and can be true."""
+        seat = self.seats.get(node)
+        if seat is None or seat.incarnation != incarnation or renewal.generation != self.number:
+            return False
+        return fits(seat, renewal)
+
+    def take_in(self, node: str, renewal: Renewal, now_s: float) -> None:
+        """A report that concerns this generation."""
+        self.reports.take_in(node, renewal)
+        if self._looked_s is None or now_s >= self._looked_s + STEPS_S:
+            self._looked_s = now_s
+            if (step := self.reports.last_step) is not None:
+                self.pace.saw(*step, now_s)
+
+    def end_on(self, node: str, *, by_loss: bool) -> None:
+        """Nothing of it is alive on this node; `by_loss`: its runner is proven gone."""
+        self.gone.add(node)
+        if by_loss:
+            self.lost.add(node)
+            self.alive -= {node}
+            self.keep(node)
+
+    def keep(self, *nodes: str) -> None:
+        """No more is heard of these nodes about this generation: what they said last is for the journal."""
+        known = {node: without_tails(self.reports.parts[node]) for node in nodes if node in self.reports.parts}
+        self.last_parts = {**self.last_parts, **known}  # a new one: records that were made before hold the old one
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of it is alive anywhere."""
+        return len(self.gone) == len(self.seats)
+
+    def finished_on(self, node: str) -> bool:
+        """Whether every rank of this node has ended with 0."""
+        part = self.reports.parts.get(node)
+        return part is not None and part.part is Part.FINISHED
+
+    @property
+    def unended(self) -> tuple[str, tuple[int, ...]] | None:
+        """The first node with ranks of whose end nobody knows, and these; None: all have ended, as far as is known."""
+        late = ((node, self.reports.unended(seat)) for node, seat in self.seats.items())
+        return next(((node, ranks) for node, ranks in late if ranks), None)
+
+    def has_lost_its_port(self, culprit: int | None) -> bool:
+        """Whether rank 0 found the port taken that was chosen for it."""
+        node, seat = next(iter(self.seats.items()))
+        return lost_its_port(culprit, seat, self.reports.parts.get(node))
+
+    @property
+    def master_port(self) -> int | None:
+        """The port of rank 0; None: there has been no generation."""
+        return self.seating[0].assignment.master_port if self.seating else None
+
+    def ran_s(self, now_s: float) -> float:
+        """The longest life of a rank; where nobody is left to tell, the time since the launch."""
+        known_s = self.reports.longest_life_s
+        return known_s if known_s is not None else 0.0 if self.launched_s is None else now_s - self.launched_s
+
+    def lasted_s(self, now_s: float) -> float:
+        """From the launch on; where that was before the start of the coordinator, the longest life of a rank."""
+        return self.ran_s(now_s) if self.launched_s is None else now_s - self.launched_s

@@ -1,0 +1,34 @@
+"""The nodes of the fleet: who answers, who stands by, what runs where, at which address peers find them.
+
+`ready` answers and may have ranks, `standby` stands by for a run and has none, `unreachable` does not answer. CLOCK is
+how far a node's clock was off the coordinator's when it joined; SEEN is how long ago it was heard.
+"""
+
+import argparse
+
+from protocol.exit_code import ExitCode
+from protocol.messages.control import GetNodes, Nodes
+from supervisor.cli.arguments import add_json
+from supervisor.cli.context import Context
+from supervisor.cli.node_text import nodes_table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`supctl nodes`' own arguments."""
+    parser.add_argument("--wide", action="store_true", help="every column, however narrow the terminal is")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Print a line a node; with --quiet, their names."""
+    nodes = context.client.ask(GetNodes(), Nodes).nodes
+    screen = context.screen
+    if arguments.json:
+        from supervisor.cli import documents
+
+        screen.print(documents.document("nodes", {"nodes": nodes}))
+    elif screen.is_quiet:
+        screen.print(*(node.node for node in nodes))
+    else:
+        screen.print(*nodes_table(nodes, screen.out, is_wide=arguments.wide))
+    return ExitCode.OK

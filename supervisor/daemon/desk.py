@@ -1,0 +1,142 @@
+"""Answers to what supctl asks, at the supd that hosts the coordinator: one file-local handler a request."""
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from protocol import coordinator_events as c
+from protocol.errors import Problem
+from protocol.job import JobSpec
+from protocol.messages import encode
+from protocol.messages.control import (
+    ControlReply,
+    Describe,
+    Done,
+    Failure,
+    GetNodes,
+    GetStatus,
+    LogPaths,
+    Nodes,
+    Paths,
+    Request,
+    Resolve,
+    RestartRun,
+    RunStatus,
+    Start,
+    Statuses,
+    StopRun,
+    Watch,
+)
+from supervisor.daemon import logs_service, slow_disk, submission
+from supervisor.daemon.describe import describe
+from supervisor.daemon.fetch import Fetcher
+from supervisor.daemon.jobs import Jobs, Run
+from supervisor.daemon.journal import Journal
+from supervisor.daemon.master_port import foreign_problems
+from supervisor.daemon.node_list import named, with_runs
+from supervisor.daemon.watcher import Watcher
+from supervisor.shell.channel import Channel
+
+
+class Desk:
+    """Carries out requests. `fetcher` knows the nodes, and brings what lies on others than this `node` alone."""
+
+    def __init__(self, jobs: Jobs, journal: Journal, fetcher: Fetcher, node: str, labels: Mapping[str, str]) -> None:
+        self._jobs = jobs
+        self._journal = journal
+        self._fetcher = fetcher
+        self._node = node
+        self._labels = labels
+
+    async def answer(self, channel: Channel, user: str, request: Request, *, is_local: bool) -> ControlReply:
+        """The last reply; those before it go to `channel`. A client that is not `is_local` is on another node, whose
+        supd has looked at the job there. Raises SupdError, OSError and LocalProtocolError."""
+        client_node = self._node if is_local else ""
+        match request:
+            case Start():
+                return await self._start(channel, user, request, is_local=is_local)
+            case StopRun():
+                return await self._stop(user, request)
+            case RestartRun():
+                return await self._restart(user, request)
+            case GetStatus(run=word, with_ranks=with_ranks):
+                if word:
+                    run = self._jobs.find(word)
+                    return Statuses(runs=(self._jobs.status(run, with_ranks=with_ranks, node=client_node),))
+                return Statuses(runs=tuple(self._in_brief(run, client_node) for run in self._jobs.runs.values()))
+            case GetNodes(node=name):
+                return self._list_nodes(name)
+            case Watch():
+                watcher = Watcher(self._jobs, self._journal, self._fetcher, self._node, channel, request, client_node)
+                return await watcher.run()
+            case LogPaths(run=word, logs=logs):
+                run = self._jobs.find(word)
+                logs_dir = self._jobs.logs_dir(run)
+                return Paths(paths=await slow_disk.ask(logs_dir, logs_service.paths, logs_dir, logs))
+            case Describe():
+                return await describe(self._jobs, self._fetcher, self._node, request, client_node)
+            case Resolve(word=word):
+                return Done(run=self._jobs.find(word).job.run)
+
+    def _in_brief(self, run: Run, client_node: str) -> RunStatus:
+        """One of many: what its culprit wrote last is left out, so that thousands fit into a frame."""
+        status = self._jobs.status(run, with_ranks=False, node=client_node)
+        if status.incident is None:
+            return status
+        return replace(status, incident=replace(status.incident, stderr_tail=()))
+
+    def _list_nodes(self, name: str) -> Nodes:
+        nodes = with_runs(self._fetcher.nodes.status(), self._jobs.active(), self._jobs.trouble)
+        return Nodes(nodes=(named(nodes, name),) if name else nodes)
+
+    async def _start(self, channel: Channel, user: str, request: Start, *, is_local: bool) -> ControlReply:
+        submitted = await submission.read(request, user)
+        spec = submitted.spec
+        warnings: tuple[str, ...] = ()
+        if is_local:
+            found = await submission.look(submitted, self._node, self._labels, self._port_problems)
+            if found.problems:
+                raise submitted.file.invalid(found.problems)
+            warnings = found.warnings
+        file_warnings = tuple(map(str, submitted.file.warnings))
+        done = Done(notes=submission.notes(submitted), file_warnings=file_warnings, warnings=warnings)
+        if request.check_only:
+            return done
+
+        def tell(other: Run) -> None:
+            status = self._jobs.status(other, with_ranks=False, node=self._node if is_local else "")
+            channel.send(encode(Statuses(runs=(status,))))
+
+        on_wait = tell if request.replace else None
+        run = await self._jobs.start(spec, submitted.submitter, request.request_id, on_wait)
+        return replace(done, run=run)
+
+    async def _port_problems(self, spec: JobSpec) -> list[Problem]:
+        """What is wrong with the port that the job names for rank 0: it is another run's, or another program has it."""
+        problems = self._jobs.port_problems(spec)
+        place = self._jobs.foreign_port(spec)
+        return problems if problems or place is None else await asyncio.to_thread(foreign_problems, *place)
+
+    async def _stop(self, user: str, request: StopRun) -> ControlReply:
+        runs = self._jobs.active() if request.all_runs else [self._jobs.find(request.run)]
+        stop = c.StopRequested(request.grace_s, request.now, user)
+        for run in runs:
+            await self._jobs.ask(run, stop)
+        return Done(run=runs[0].job.run if runs else "", runs=tuple(r.job.run for r in runs))
+
+    async def _restart(self, user: str, request: RestartRun) -> ControlReply:
+        run = self._jobs.find(request.run)
+        machine = run.machine
+        if request.without and not machine.is_final and machine.stop is None:
+            if request.without not in machine.seats:
+                named(self._fetcher.nodes.status(), request.without)
+            if why := machine.rendezvous.missed(request.without):
+                message = f"{run.job.run} cannot do without {request.without}: {why}"
+                return Failure(code="F114", message=message, hint=f"restart it with {request.without}, or stop it")
+        await self._jobs.ask(run, c.RestartRequested(request.reason, user, request.without))
+        if run.machine.is_final or run.machine.stop is not None:
+            state = f"over ({run.machine.phase.value})" if run.machine.is_final else "being stopped"
+            hint = "start it again with supctl start"
+            return Failure(code="F104", message=f"{run.job.run} is {state}", hint=hint)
+        return Done(run=run.job.run)

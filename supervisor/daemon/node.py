@@ -1,0 +1,95 @@
+"""This supd as a node of its fleet: its runners, its journal of them, and its link to the coordinator."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from protocol import node as n
+from protocol.messages.fleet import NodeOrder, NodeReport
+from protocol.messages.runner import Record
+from supervisor.daemon.journal import Journal, StoredRunner
+from supervisor.daemon.runners import Runners
+from supervisor.shell.config import Config
+from supervisor.shell.driver import Driver
+from supervisor.shell.files import read_small, write_whole
+
+Send = Callable[[NodeReport], None]
+
+
+class Node:
+    """The node's side of whichever link there is: a connection to the host (`FleetLink`), or the coordinator in this
+    very process (`Nodes`). One link at a time."""
+
+    def __init__(self, config: Config, journal: Journal, given: list[StoredRunner]) -> None:
+        """`given` are the runners of the journal."""
+        self._journal = journal
+        self._coordinator_file = config.state_dir / "coordinator"
+        self._machine = n.Node({runner.incarnation: runner.run for runner in given})
+        self._driver: Driver[n.Event, n.Effect] = Driver(self._machine, self._perform, n.Tick())
+        self._group: asyncio.TaskGroup | None = None
+        self._send: Send | None = None
+        self.runners = Runners(
+            config,
+            journal,
+            self._coordinator_file,
+            given,
+            on_given=lambda run, incarnation: self._put(n.Given(run, incarnation)),
+            on_gone=self._on_gone,
+            on_failed=lambda run, reason: self._put(n.StartFailed(run, reason)),
+        )
+
+    async def run(self) -> None:
+        """Look after the runners until cancelled; they live on."""
+        async with asyncio.TaskGroup() as self._group:
+            self._group.create_task(self._driver.run(), name="node")
+            self._group.create_task(self.runners.run(), name="runners")
+
+    def active_runs(self) -> int:
+        """How many runs have a runner here."""
+        return len(set(self._machine.runners.values()))
+
+    # --- the link ------------------------------------------------------------------------------------------------
+
+    async def publish(self, host: str, port: int) -> None:
+        """Tell runners where the coordinator is: they look there at every attempt to connect. Raises OSError."""
+        await asyncio.to_thread(_write_where_it_differs, self._coordinator_file, f"{host}:{port}\n".encode())
+
+    def link_up(self, send: Send, address: str) -> None:
+        """The coordinator has taken this node in: reports go to `send`. Peers reach the node at `address`."""
+        self._send, self.runners.address = send, address
+        self._put(n.LinkUp())
+
+    def link_down(self) -> None:
+        """That link is gone."""
+        self._send = None
+        self._put(n.LinkDown())
+
+    def on_order(self, order: NodeOrder) -> None:
+        """An order came in by the link."""
+        if not self._driver.is_behind:  # of a flood some are left out: each says all of it
+            self._put(n.Ordered(order))
+
+    # --- the machine ---------------------------------------------------------------------------------------------
+
+    def _put(self, event: n.Event) -> None:
+        self._driver.put(event)
+
+    def _on_gone(self, run: str, incarnation: str, record: Record | None) -> None:
+        self._put(n.Buried(run, incarnation, None if record is None else record.renewal))
+
+    async def _perform(self, effect: n.Effect) -> None:
+        match effect:
+            case n.Ensure(run):
+                self.runners.start(run)
+            case n.Report(report):
+                if self._send is not None:
+                    self._send(report)
+            case n.Forget(incarnation):
+                assert self._group is not None  # a disk that has no room must not keep reports waiting
+                self._group.create_task(self._journal.remove_runner(incarnation), name=f"forget-{incarnation}")
+
+
+def _write_where_it_differs(path: Path, content: bytes) -> None:
+    """A disk that is full keeps nobody from what is there already."""
+    if read_small(path, len(content) + 1) != content:
+        write_whole(path, content)

@@ -1,0 +1,168 @@
+"""The host's side of the nodes: their connections, what they report, and what is wanted of them."""
+
+import asyncio
+from itertools import count
+
+import structlog
+
+from protocol import fleet_events as f
+from protocol import node_orders as o
+from protocol.coordinator_events import Note
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.fleet import Fleet
+from protocol.messages import encode
+from protocol.messages.control import NodeStatus
+from protocol.messages.fleet import Join, NodeReport, RunnerBuried, decode_report
+from supervisor.daemon.jobs import Jobs
+from supervisor.daemon.journal import Journal
+from supervisor.daemon.node import Node
+from supervisor.daemon.probe import Prober
+from supervisor.shell.channel import Channel
+from supervisor.shell.clock import boot_s, wall_s
+from supervisor.shell.driver import Driver
+
+log = structlog.get_logger()
+
+
+class Nodes:
+    """Takes in nodes as the fleet's machine says; hands what they report to the runs, and gives them their orders, as
+    the machine of these says."""
+
+    def __init__(self, jobs: Jobs, journal: Journal, host: Join, own: Node, prober: Prober) -> None:
+        self._jobs = jobs
+        self._journal = journal
+        self._host = host
+        self._own = own
+        self._prober = prober
+        self.fleet = Fleet(host, jobs.epoch, jobs.seated)
+        self._orders = o.NodeOrders(jobs.epoch)
+        self._driver: Driver[f.Event, f.Effect] = Driver(self.fleet, self._perform, f.Tick())
+        self._numbers = count(1)
+        self._links: dict[Channel, int] = {}
+        self._channels: dict[f.Link, Channel] = {}
+        self._joins: dict[f.Link, Join] = {}  # of those that are not taken in yet
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self, known: list[f.NodeRecord]) -> None:
+        """Look after the nodes until cancelled; `known` are those of the journal."""
+        async with asyncio.TaskGroup() as self._group:
+            self._driver.put(f.Opened(tuple(known)))
+            self._group.create_task(self._driver.run(), name="fleet")
+            self._manage(o.Admitted(self._host.node, (self._host.identity, self._host.incarnation)))
+            self._own.link_up(self._on_own_report, self._host.address)
+            await asyncio.Event().wait()
+
+    def status(self) -> tuple[NodeStatus, ...]:
+        """Every node of the fleet as it stands."""
+        return self.fleet.status(boot_s())
+
+    def record_of(self, node: str) -> f.NodeRecord | None:
+        """What is known of one; None: no node has that name."""
+        return self.fleet.record_of(node)
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    def take(self, channel: Channel, join: Join) -> None:
+        """A connection that began with `join`."""
+        if self._driver.is_behind:
+            channel.abort("too many join at once")
+            return
+        link = next(self._numbers)
+        self._links[channel], self._channels[link], self._joins[link] = link, channel, join
+        channel.hand_over(self._on_frame, self._on_closed)
+        self._driver.put(f.Asked(link, join, wall_s()))
+
+    def _on_frame(self, channel: Channel, payload: bytes) -> None:
+        report = decode_report(payload)
+        link = self._links[channel]
+        node = self.fleet.node_of(link)
+        if node is None:
+            raise RemoteProtocolError("a report of a node that was not taken in")
+        if not self._driver.is_behind:  # of a flood some are left out: each says all of it
+            self._driver.put(f.Heard(link))
+            self._manage(o.Reported(node, report))
+
+    def _on_closed(self, channel: Channel) -> None:
+        link = self._links.pop(channel)
+        del self._channels[link]
+        self._joins.pop(link, None)
+        self._driver.put(f.Unlinked(link))
+
+    async def _perform(self, effect: f.Effect) -> None:
+        match effect:
+            case f.Persist(node):
+                self._journal.save_node(node)
+            case f.Forget(name):
+                self._manage(o.Forgotten(name))
+                self._journal.remove_node(name)
+            case f.Probe():
+                assert self._group is not None
+                self._group.create_task(self._probe(effect), name=f"probe-{effect.node}")
+            case f.Admit(link, joined):
+                self._on_admitted(link)
+                self._send(link, joined)
+            case f.Refuse(link, refused):
+                channel = self._channels.get(link)
+                if channel is not None:
+                    channel.send(encode(refused))
+                    channel.close()
+            case f.Drop(link, why):
+                if link in self._channels:
+                    self._channels[link].abort(why)
+            case f.RosterChanged():
+                self._jobs.on_roster(self.fleet.roster)
+            case Note():
+                if effect.kind == "node.refused":
+                    log.warning("node_refused", **effect.detail, why=effect.text)
+                self._jobs.on_fleet_note(effect)
+
+    async def _probe(self, probe: f.Probe) -> None:
+        why = await self._prober.why_not(probe.address, probe.port, probe.node, probe.identity)
+        self._driver.put(f.Probed(probe.link, ok=not why, why=why))
+
+    def _on_admitted(self, link: f.Link) -> None:
+        join = self._joins.pop(link, None)
+        if join is not None:
+            self._manage(o.Admitted(join.node, (join.identity, join.incarnation)))
+            log.info("node_joined", node=join.node, address=join.address, port=join.port)
+
+    def _send(self, link: f.Link, message: object) -> None:
+        channel = self._channels.get(link)
+        if channel is not None:
+            channel.send(encode(message))
+
+    # --- reports and orders --------------------------------------------------------------------------------------
+
+    def want(self, run: str, nodes: frozenset[str]) -> None:
+        """These nodes, and no other ones, are to have a runner for a run."""
+        self._manage(o.Wanted(run, nodes))
+
+    def _on_own_report(self, report: NodeReport) -> None:
+        self._manage(o.Reported(self._host.node, report))
+
+    def _manage(self, event: o.Event) -> None:
+        """Hand an event to the machine of the orders, and do what it says."""
+        for effect in self._orders.handle(event):
+            match effect:
+                case o.Order(node):
+                    self._order(node)
+                case o.Gone(node, buried):
+                    assert self._group is not None
+                    self._group.create_task(self._settle(node, buried), name=f"settle-{buried.incarnation}")
+                case o.Failed(node, run, reason):
+                    self._jobs.on_runner_failed(node, run, reason)
+
+    async def _settle(self, node: str, buried: RunnerBuried) -> None:
+        """See that the end of a runner is on our disk; then the node may forget it."""
+        await self._jobs.on_runner_gone(node, buried)
+        self._manage(o.Settled(node, buried.incarnation))
+
+    def _order(self, node: str) -> None:
+        order = self._orders.order_for(node)
+        if node == self._host.node:
+            self._own.on_order(order)
+        elif (link := self.fleet.link_of(node)) is not None:
+            try:
+                self._send(link, order)
+            except LocalProtocolError as exc:
+                log.error("order_too_large", node=node, error=str(exc))

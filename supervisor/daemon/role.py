@@ -1,0 +1,162 @@
+"""What this supd is in its fleet: host of the coordinator, a node that has joined another one's, or not known yet."""
+
+import asyncio
+from dataclasses import dataclass
+
+from protocol.errors import Refused
+from protocol.messages import encode
+from protocol.messages.fleet import Join, JoinRefused, NodeFacts, Probe
+from protocol.messages.member import Hello
+from protocol.versions import VERSIONS
+from supervisor.daemon.desk import Desk
+from supervisor.daemon.door import Door
+from supervisor.daemon.facts import node_facts
+from supervisor.daemon.fetch import Fetcher
+from supervisor.daemon.hosting import Hosting, Hosts, Joins
+from supervisor.daemon.jobs import Jobs
+from supervisor.daemon.journal import Journal
+from supervisor.daemon.links import ELSEWHERE, FleetLink
+from supervisor.daemon.members import Members
+from supervisor.daemon.node import Node
+from supervisor.daemon.nodes import Nodes
+from supervisor.daemon.probe import Answerer, Prober
+from supervisor.shell.channel import Channel
+from supervisor.shell.clock import wall_s
+from supervisor.shell.config import Config
+from supervisor.shell.dial import Dialer
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """What a supd has that hosts the coordinator."""
+
+    jobs: Jobs
+    nodes: Nodes
+    desk: Desk
+
+
+class Role:
+    """Takes the part that supd.toml gives this node, once that can be told."""
+
+    def __init__(
+        self,
+        config: Config,
+        journal: Journal,
+        node: Node,
+        hosting: Hosting,
+        door: Door,
+        dialer: Dialer,
+        start: tuple[str, int],
+    ) -> None:
+        """`start` are identity and incarnation of this supd."""
+        self._config = config
+        self._journal = journal
+        self._node = node
+        self._hosting = hosting
+        self._door = door
+        self._dialer = dialer
+        self._identity, self._incarnation = start
+        self._facts = NodeFacts()
+        self._port = 0  # at which peers find us
+        self._link: FleetLink | None = None
+        self.hosted: Hosted | None = None  # None: this supd does not host, or that is not known yet
+        self.is_taken = asyncio.Event()
+        door.handlers[Probe] = Answerer(config.node, self._identity).take
+        door.handlers[Hello] = self._refuse_runner
+        door.handlers[Join] = self._refuse_node
+
+    def where(self) -> tuple[str, int] | Refused | str:
+        """Where the supd that hosts was reached; or why there is no link to it, as what it has said where it has."""
+        if self._link is None and not self._config.join:
+            return "it has only just begun"
+        if self._link is None:
+            return f"it is not known which node hosts: {self._config.join[0].host} is not resolved yet"
+        return self._link.host or self._link.refusal() or self._link.why
+
+    def active_runs(self) -> int:
+        """How many runs go on without this supd."""
+        return self._node.active_runs() if self.hosted is None else len(self.hosted.jobs.active())
+
+    async def run(self, host: str, port: int) -> None:
+        """Take the part, and play it until cancelled. Peers are listened for at `port`, and `host` is an address by
+        which those of this machine come to it."""
+        self._port = port
+        self._facts = await asyncio.to_thread(node_facts)
+        match await self._hosting.settled():
+            case Hosts(own_address):
+                await self._host(own_address, host)
+            case Joins(entries):
+                self._link = FleetLink(entries, self._hosting, self._dialer, self._node, self._join)
+                self.is_taken.set()
+                await self._host((await self._join_until_it_hosts(self._link)).own_address, host)
+
+    async def _join_until_it_hosts(self, link: FleetLink) -> Hosts:
+        async with asyncio.TaskGroup() as group:
+            linked = group.create_task(link.run(), name="link")
+            hosts = await self._hosting.comes_to_host()
+            linked.cancel()
+        self._link = None
+        return hosts
+
+    async def _host(self, own_address: str, host: str) -> None:
+        config = self._config
+        jobs = Jobs(
+            self._journal,
+            config.logs_dir,
+            await self._journal.next_epoch(),
+            on_wanted=lambda run, wanted: nodes.want(run, wanted),
+            on_unlinked=self._on_runner_unlinked,
+            place=None if config.join else (host, self._port),
+        )
+        own = self._join(own_address=own_address)
+        nodes = Nodes(jobs, self._journal, own, self._node, Prober(self._dialer, config.fleet))
+        desk = Desk(jobs, self._journal, Fetcher(nodes, self._dialer, config.fleet), config.node, config.labels)
+        stored, known = await self._journal.runs(), await self._journal.nodes()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(jobs.run(stored), name="jobs")
+            group.create_task(nodes.run(known), name="nodes")
+            await asyncio.sleep(0)  # every run is known before the first runner is heard
+            self._door.handlers[Hello] = Members(jobs, self._door).take
+            self._door.handlers[Join] = nodes.take
+            await self._publish(host)
+            self.hosted = Hosted(jobs, nodes, desk)
+            self.is_taken.set()
+
+    def _on_runner_unlinked(self, node: str) -> None:
+        """Where its runner was of this node, it may have ended."""
+        if node == self._config.node:
+            self._node.runners.look_soon()
+
+    async def _publish(self, host: str) -> None:
+        try:
+            await self._node.publish(host, self._port)
+        except OSError as exc:
+            what = f"cannot tell runners where the coordinator is: {exc}"
+            raise Refused("F035", what, hint="see that its disk has room") from exc
+
+    def _join(self, link_side: str = "", own_address: str = "") -> Join:
+        """What this node says of itself, by what it sees of its own address."""
+        return Join(
+            versions=VERSIONS,
+            fleet=self._config.fleet,
+            node=self._config.node,
+            identity=self._identity,
+            incarnation=self._incarnation,
+            address=self._hosting.node_address(own_address, link_side),
+            port=self._port,
+            join=tuple(entry.text for entry in self._config.join),
+            labels=dict(self._config.labels),
+            facts=self._facts,
+            wall_s=wall_s(),
+        )
+
+    # --- before it is known, and where another one hosts -------------------------------------------------------------
+
+    def _refuse_runner(self, channel: Channel, hello: Hello) -> None:
+        self._door.reject(channel, f"{self._config.node} does not host the coordinator")
+
+    def _refuse_node(self, channel: Channel, join: Join) -> None:
+        first = self._config.join[0].text if self._config.join else "nothing"
+        message = f'{self._config.node} does not host the coordinator: its `[fleet] join` begins with "{first}"'
+        channel.send(encode(JoinRefused(code=ELSEWHERE, message=message, hint="it is the same on every node")))
+        channel.close()

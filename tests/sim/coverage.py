@@ -1,0 +1,220 @@
+"""What a run of many seeds must have met, each at least once: troubles, transitions of the machines, what they ignore.
+
+A name that is counted and not listed here is as much of a fault as one that is listed and never met: a transition that
+nobody has thought of, most likely. The names are counted where the thing happens; those of the machines here.
+"""
+
+from collections import Counter
+
+from protocol.coordinator import Coordinator
+from protocol.coordinator_events import Event, Heard, RestartRequested, RunnerFailed, RunnerGone, StopRequested
+from protocol.member import Member
+from protocol.member_events import SETTLED
+from protocol.messages.member import Order, Release, Run, Stop, Wait
+
+Seen = Counter[str]
+
+LISTED: dict[str, tuple[str, ...]] = {
+    "coordinator": (
+        "backoff to forming",
+        "backoff to launching",
+        "backoff to stopped",
+        "forming to failed",
+        "forming to launching",
+        "forming to stopped",
+        "launching to backoff",
+        "launching to failed",
+        "launching to forming",
+        "launching to running",
+        "launching to stopping",
+        "launching to succeeded",
+        "running to backoff",
+        "running to failed",
+        "running to forming",
+        "running to launching",
+        "running to stopping",
+        "running to succeeded",
+        "stopping to backoff",
+        "stopping to failed",
+        "stopping to forming",
+        "stopping to launching",
+        "stopping to stopped",
+        "stopping to succeeded",
+    ),
+    "fault": (
+        "connections broken",
+        "devices busy",
+        "everything killed on a node",
+        "guard killed",
+        "host killed",
+        "host killed after a burial",
+        "host killed after a write",
+        "host killed in a write",
+        "journal put back",
+        "killed rank waits for the kernel",
+        "link cut",
+        "machine slow",
+        "message doubled",
+        "message held back",
+        "message lost",
+        "message lost on a cut link",
+        "operator restarts",
+        "operator restarts twice",
+        "operator restarts without a node",
+        "operator starts another run",
+        "operator stops",
+        "operator stops in a backoff",
+        "operator stops now",
+        "operator stops twice",
+        "rank could not be spawned",
+        "rank dies of another's death",
+        "rank fails as it starts",
+        "rank ignores the stop signal",
+        "runner and guard killed",
+        "runner could not be started",
+        "runner dismissed",
+        "runner killed",
+        "runner killed after it reports another part",
+        "runner killed after its ranks have finished",
+        "runner slow",
+        "slow write",
+        "stranger",
+        "stranger speaks as a runner",
+        "supd killed",
+        "supd killed before it forgets a runner",
+        "supd killed in a write",
+        "supd slow",
+        "worker crash",
+        "worker killed",
+    ),
+    "ignored": (
+        "failed start after the end of the run",
+        "message of a connection that was given up",
+        "order to a node that a newer one overtook",
+        "order to a runner that ends",
+        "proof that was known",
+        "renewal after the end of the run",
+        "renewal of a past generation",
+        "renewal of a runner that is gone",
+        "renewal of a second runner of a node",
+        "renewal of a spare",
+        "renewal that a newer one overtook",
+        "report of a node that a newer one overtook",
+        "report on a link that was given up",
+        "restart of a run that ends",
+        "run of a past generation",
+        "runner gone after the end of the run",
+        "stop after the end of the run",
+        "stop of a past generation",
+    ),
+    "member": (
+        "finished to launching",
+        "finished to stopped",
+        "idle to launching",
+        "idle to stopped",
+        "launched to running",
+        "launched to stopping",
+        "launching to launched",
+        "launching to stopping",
+        "running to finished",
+        "running to stopping",
+        "stopped to launching",
+        "stopping to stopped",
+    ),
+    "refused": (
+        "F301",
+        "F302",
+        "F303",
+        "F304",
+        "F305",
+        "F306",
+        "restart without a node that the run needs",
+        "word of a coordinator that was replaced",
+    ),
+    "run": (
+        "failed",
+        "stopped",
+        "succeeded",
+    ),
+    "taken": (
+        "generation of a runner that was ahead",
+        "runner gone that was not heard",
+        "second stop",
+        "stop of a generation that was never launched here",
+        "stranger",
+        "stranger that is warned of",
+    ),
+}
+"""By kind. Of the coordinator and of members these are all transitions there are."""
+
+NEVER = frozenset({"ignored: failed start where a runner is"})
+"""What is counted, and cannot be asked for: a node tells of a failed start until it has a runner for that run, and it
+starts none while it has one whose end is not settled. Only a report that was on its way for very long may show it."""
+
+EXPECTED = tuple(f"{kind}: {name}" for kind, names in LISTED.items() for name in names)
+
+
+def of_order(seen: Seen, member: Member, order: Order) -> None:
+    """Count an order that changes nothing for a runner, before it is handed in."""
+    match order:
+        case Run(assignment) if assignment.generation < member.generation:
+            seen["ignored: run of a past generation"] += 1
+        case Run(assignment) if assignment.generation > member.generation and member.part not in SETTLED:
+            seen["deferred: run, before the last generation is gone"] += 1
+        case Stop(generation) if generation < member.generation:
+            seen["ignored: stop of a past generation"] += 1
+        case Stop(generation) if generation > member.generation and member.part in SETTLED:
+            seen["taken: stop of a generation that was never launched here"] += 1
+        case Run() | Stop() | Release() | Wait():
+            if member.is_ending:
+                seen["ignored: order to a runner that ends"] += 1
+
+
+def of_event(seen: Seen, machine: Coordinator, event: Event) -> None:
+    """Count an event that changes nothing for a coordinator, before it is handed in."""
+    match event:
+        case Heard(node, incarnation, renewal):
+            if machine.is_final:
+                seen["ignored: renewal after the end of the run"] += 1
+            elif machine.roll.is_past(incarnation):
+                seen["ignored: renewal of a runner that is gone"] += 1
+            elif node in machine.roll.runners and not machine.roll.has(node, incarnation):
+                seen["ignored: renewal of a second runner of a node"] += 1
+            elif (known := machine.roll.newest.get(node)) is not None and renewal.number < known.number:
+                seen["ignored: renewal that a newer one overtook"] += 1
+            elif renewal.generation < machine.generation and machine.phase not in ("forming", "backoff"):
+                seen["ignored: renewal of a past generation"] += 1
+            elif node not in machine.seats and machine.seats:
+                seen["ignored: renewal of a spare"] += 1
+        case RunnerGone(node, incarnation):
+            if machine.roll.is_past(incarnation):
+                seen["ignored: proof that was known"] += 1
+            elif machine.is_final:
+                seen["ignored: runner gone after the end of the run"] += 1
+            elif not machine.roll.has(node, incarnation):
+                seen["taken: runner gone that was not heard"] += 1
+        case RunnerFailed(node):
+            if machine.is_final:
+                seen["ignored: failed start after the end of the run"] += 1
+            elif node in machine.roll.runners:
+                seen["ignored: failed start where a runner is"] += 1
+        case StopRequested():
+            if machine.is_final:
+                seen["ignored: stop after the end of the run"] += 1
+            elif machine.stop is not None:
+                seen["taken: second stop"] += 1
+        case RestartRequested():
+            if machine.is_final or machine.stop is not None:
+                seen["ignored: restart of a run that ends"] += 1
+        case _:
+            pass
+
+
+def never_met(seen: Seen) -> list[str]:
+    """What is listed and was not met."""
+    return [name for name in EXPECTED if not seen[name]]
+
+
+def unknown(seen: Seen) -> list[str]:
+    """What was met and is not listed."""
+    return sorted(name for name in seen if seen[name] and name not in NEVER and name not in EXPECTED)

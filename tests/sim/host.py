@@ -1,0 +1,364 @@
+"""The coordinator in the host's supd: the real node table, a real machine for each run, and their journal.
+
+It plays what supervisor/daemon/{jobs,nodes,members}.py do around them, and nothing outlives it but the journal.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from protocol import fleet_events as f
+from protocol import node_orders as o
+from protocol.coordinator import Coordinator
+from protocol.coordinator_events import (
+    Effect,
+    Event,
+    Heard,
+    Note,
+    Opened,
+    Persist,
+    Phase,
+    RestartRequested,
+    Roster,
+    RunnerFailed,
+    RunnerGone,
+    RunRecord,
+    Send,
+    Tick,
+    Want,
+)
+from protocol.fleet import Fleet, may_live_on
+from protocol.job import Job
+from protocol.messages.control import RunStatus
+from protocol.messages.fleet import Join, Joined, NodeReport, RunnerBuried
+from protocol.messages.member import Renewal, Welcome
+from protocol.view import run_status
+from tests.sim.kernel import Act, Loop, Process, Write
+from tests.sim.network import Connection
+
+LOOK_S = 1.0
+"""How often somebody looks at the status of all runs."""
+
+
+@dataclass
+class Journal:
+    """What the host's state folder holds."""
+
+    epoch: int = 0
+    jobs: dict[str, Job] = field(default_factory=dict)
+    runs: dict[str, RunRecord] = field(default_factory=dict)
+    nodes: dict[str, f.NodeRecord] = field(default_factory=dict)
+
+
+class TableWatcher(Protocol):
+    """Who sees what the node table does."""
+
+    def on_begun(self) -> None:
+        """The host's supd starts."""
+
+    def on_heard(self, node: str) -> None:
+        """A node reports, on the connection that it was taken in by."""
+
+    def on_reported(self, link: f.Link, number: int, *, is_overtaken: bool) -> None:
+        """A report is taken for one that a newer one overtook, or not."""
+
+    def on_admitted(self, join: Join) -> None:
+        """A node is about to be taken in."""
+
+    def on_looked(self, table: Fleet, links: Collection[f.Link]) -> None:
+        """Somebody has looked at the table; these links are open."""
+
+
+class Watcher(Protocol):
+    """Who sees what the coordinator does."""
+
+    @property
+    def table(self) -> TableWatcher:
+        """Who sees what the node table does."""
+
+    def on_persisted(self, run: str, record: RunRecord) -> None:
+        """It is on disk."""
+
+    def on_noted(self, run: str, note: Note) -> None:
+        """Something is told to users."""
+
+    def on_sent(self, run: str, machine: Coordinator, send: Send) -> None:
+        """An order is given."""
+
+    def on_wanted(self, run: str, machine: Coordinator, nodes: frozenset[str]) -> None:
+        """Runners are asked for."""
+
+    def on_event(self, run: str, machine: Coordinator, event: Event) -> None:
+        """A machine is about to be handed an event."""
+
+    def on_looked(self, run: str, machine: Coordinator, status: RunStatus) -> None:
+        """Somebody has looked at a run."""
+
+    def on_phase(self, run: str, before: Phase, machine: Coordinator) -> None:
+        """A machine has gone on to another phase."""
+
+
+@dataclass
+class Guest:
+    """Who a connection belongs to."""
+
+    number: int
+    node: str
+    run: str = ""  # of a runner
+    incarnation: str = ""
+    join: Join | None = None  # of a node
+
+
+@dataclass
+class Run:
+    """One run: its machine, and who has a connection."""
+
+    name: str
+    machine: Coordinator
+    loop: Loop
+    connections: dict[str, Connection] = field(default_factory=dict)  # by incarnation
+
+
+class Host:
+    """The coordinator, for as long as the host's supd lives. `own` is what its node says of itself."""
+
+    def __init__(
+        self,
+        process: Process,
+        journal: Journal,
+        own: Join,
+        watcher: Watcher,
+        reaches: Callable[[str], bool],
+        write: Callable[[Act], Write],
+        draw: Callable[[], float],
+    ) -> None:
+        journal.epoch += 1
+        self.process = process
+        self.journal = journal
+        self.epoch = journal.epoch
+        self.runs: dict[str, Run] = {}
+        self._own = own.node
+        self._watcher = watcher
+        self._reaches = reaches
+        self._write = write
+        self._draw = draw
+        self._links: dict[f.Link, Connection] = {}
+        self._own_link: f.Link | None = None
+        self._count = 0
+        self._orders = o.NodeOrders(self.epoch)
+        self._nodes = Fleet(own, self.epoch, self._seated)
+        self._table = Loop(process, self._nodes, self._perform_table, f.Tick())
+        watcher.table.on_begun()
+        self._table.put(f.Opened(tuple(journal.nodes.values())))
+        for run in journal.runs:
+            self.take_up(run)
+        process.after(LOOK_S, self._look)
+
+    # --- runs ----------------------------------------------------------------------------------------------------
+
+    def take_up(self, name: str) -> None:
+        """Drive a run of the journal."""
+        job = self.journal.jobs[name]
+        machine = Coordinator(
+            job.spec, self.journal.runs[name], self.epoch, self._draw, allow_mixed=job.submitter.allow_mixed
+        )
+        loop = Loop(self.process, _Seen(name, machine, self._watcher), lambda e: self._perform(run, e), Tick())
+        run = self.runs[name] = Run(name, machine, loop)
+        loop.put(Opened())
+        loop.put(self._roster(name))
+
+    def ask(self, run: str, event: Event, then: Callable[[], None]) -> None:
+        """An operator's wish; `then` is what the operator is told, once it is on disk."""
+        machine = self.runs[run].machine
+        if isinstance(event, RestartRequested) and event.without and machine.rendezvous.missed(event.without):
+            self.process.clock.seen["refused: restart without a node that the run needs"] += 1
+            return
+        self.runs[run].loop.put(event, then)
+
+    def speak(self, run: str, node: str, incarnation: str, renewal: Renewal) -> bool:
+        """Somebody else says that it is the runner of a node; False where the run is not being handled now."""
+        loop = self.runs[run].loop
+        if loop.is_idle:
+            loop.put(Heard(node, incarnation, renewal))
+            return True
+        return False
+
+    def _look(self) -> None:
+        """Somebody looks at the table, and at every run."""
+        self._watcher.table.on_looked(self._nodes, self._links)
+        for run in self.runs.values():
+            job = self.journal.jobs[run.name]
+            now_s = self.process.now_s
+            status = run_status(
+                run.machine, job, now_s, submitted_wall_s=0.0, ended_wall_s=None, logs_dir="", with_ranks=True
+            )
+            self._watcher.on_looked(run.name, run.machine, status)
+        self.process.after(LOOK_S, self._look)
+
+    def _perform(self, run: Run, effect: Effect) -> Write | None:
+        match effect:
+            case Persist(record):
+                return self._write(lambda: self._commit(run.name, record))
+            case Send(_, incarnation, answer):
+                self._watcher.on_sent(run.name, run.machine, effect)
+                connection = run.connections.get(incarnation)
+                if connection is not None:
+                    connection.send_down(answer)
+            case Want(nodes):
+                self._watcher.on_wanted(run.name, run.machine, nodes)
+                self._manage(o.Wanted(run.name, nodes))
+            case Note():
+                self._watcher.on_noted(run.name, effect)
+        return None
+
+    def _commit(self, name: str, record: RunRecord) -> None:
+        self.journal.runs[name] = record
+        self._watcher.on_persisted(name, record)
+
+    # --- nodes ---------------------------------------------------------------------------------------------------
+
+    def _seated(self, node: str) -> str:
+        return next((run.name for run in self.runs.values() if may_live_on(node, run.machine)), "")
+
+    def _roster(self, name: str) -> Roster:
+        """The nodes, as this run sees them."""
+        others = [run.machine for run in self.runs.values() if run.name != name and not run.machine.is_final]
+        busy = Counter(node for machine in others for node in machine.seats)
+        return Roster(tuple(replace(node, other_runs=busy[node.name]) for node in self._nodes.roster()))
+
+    def _perform_table(self, effect: f.Effect) -> Write | None:
+        match effect:
+            case f.Persist(record):
+                self.journal.nodes[record.name] = record
+            case f.Forget(name):
+                self._manage(o.Forgotten(name))
+                self.journal.nodes.pop(name, None)
+            case f.Probe(link, address):
+                ok = self._reaches(address)
+                wait_s = self.process.clock.rng.uniform(0.001, 0.02) if ok else 3.0
+                self.process.after(wait_s, lambda: self._table.put(f.Probed(link, ok, "" if ok else "no answer")))
+            case f.Admit(link, joined):
+                if link in self._links:
+                    self._admit(self._links[link], joined)
+            case f.Refuse(link, refused):
+                if link in self._links:
+                    self._links[link].greet(refused)
+            case f.Drop(link):
+                if link in self._links:
+                    self._links[link].close()
+            case f.RosterChanged():
+                for run in list(self.runs.values()):
+                    run.loop.put(self._roster(run.name))
+            case Note():
+                pass
+        return None
+
+    def _admit(self, connection: Connection, joined: Joined) -> None:
+        guest: Guest = connection.guest
+        assert guest.join is not None
+        self._watcher.table.on_admitted(guest.join)
+        self._manage(o.Admitted(guest.node, (guest.join.identity, guest.join.incarnation)))
+        connection.greet(joined)
+
+    def _manage(self, event: o.Event) -> None:
+        """Hand an event to the machine of the orders, and do what it says."""
+        for effect in self._orders.handle(event):
+            match effect:
+                case o.Order(node):
+                    self._order(node)
+                case o.Gone(node, buried):
+                    self._bury(node, buried)
+                case o.Failed(node, run, reason):
+                    self.runs[run].loop.put(RunnerFailed(node, reason))
+
+    def _order(self, node: str) -> None:
+        link = self._own_link if node == self._own else self._nodes.link_of(node)
+        if link in self._links:
+            self._links[link].send_down(self._orders.order_for(node))
+
+    def _bury(self, node: str, buried: RunnerBuried) -> None:
+        """What a runner knew last is heard, and then that it is gone; its node may forget it once that is on disk."""
+        loop = self.runs[buried.run].loop
+        if buried.last is not None:
+            loop.put(Heard(node, buried.incarnation, buried.last))
+        loop.put(RunnerGone(node, buried.incarnation), lambda: self._manage(o.Settled(node, buried.incarnation)))
+
+    def _on_report(self, connection: Connection, report: NodeReport) -> None:
+        guest: Guest = connection.guest
+        is_own = guest.node == self._own
+        if guest.number != self._own_link if is_own else self._nodes.node_of(guest.number) is None:
+            self.process.clock.seen["ignored: report on a link that was given up"] += 1
+            return
+        if not is_own:
+            self._watcher.table.on_heard(guest.node)
+            self._table.put(f.Heard(guest.number))
+        is_overtaken = self._orders.is_overtaken(guest.node, report)
+        self._watcher.table.on_reported(guest.number, report.number, is_overtaken=is_overtaken)
+        if is_overtaken:
+            self.process.clock.seen["ignored: report of a node that a newer one overtook"] += 1
+        self._manage(o.Reported(guest.node, report))
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    def on_open(self, connection: Connection, hello: Any) -> None:
+        """A node joins, or a runner says hello."""
+        self._count += 1
+        number = self._count
+        if isinstance(hello, Join):
+            connection.guest = Guest(number, hello.node, join=hello)
+            self._links[number] = connection
+            if hello.node == self._own:
+                self._own_link = number
+                self._admit(connection, Joined(version=1, epoch=self.epoch, host=self._own))
+            else:
+                self._table.put(f.Asked(number, hello, self.process.clock.now_s))
+            return
+        run = self.runs[hello["run"]]
+        connection.guest = Guest(number, hello["node"], run.name, hello["incarnation"])
+        run.connections[hello["incarnation"]] = connection
+        connection.greet(Welcome(version=1, epoch=self.epoch, job=self.journal.jobs[run.name]))
+
+    def on_message(self, connection: Connection, message: Any) -> None:
+        """A node reports, or a runner renews."""
+        guest: Guest = connection.guest
+        match message:
+            case NodeReport():
+                self._on_report(connection, message)
+            case Renewal():
+                self.runs[guest.run].loop.put(Heard(guest.node, guest.incarnation, message))
+            case _:
+                raise AssertionError(message)
+
+    def on_closed(self, connection: Connection) -> None:
+        """A connection is gone, which proves nothing."""
+        guest: Guest = connection.guest
+        if guest.run:
+            connections = self.runs[guest.run].connections
+            if connections.get(guest.incarnation) is connection:
+                del connections[guest.incarnation]
+            return
+        self._links.pop(guest.number, None)
+        if guest.node != self._own:
+            self._table.put(f.Unlinked(guest.number))
+
+
+class _Seen:
+    """A machine whose every event is seen by the watcher."""
+
+    def __init__(self, run: str, machine: Coordinator, watcher: Watcher) -> None:
+        self._run, self._machine, self._watcher = run, machine, watcher
+
+    def handle(self, event: Any, now_s: float) -> list[Any]:
+        """Take in one event; return its effects in order."""
+        phase = self._machine.phase
+        self._watcher.on_event(self._run, self._machine, event)
+        effects = self._machine.handle(event, now_s)
+        if self._machine.phase is not phase:
+            self._watcher.on_phase(self._run, phase, self._machine)
+        return effects
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When a Tick is due."""
+        return self._machine.deadline_s

@@ -1,0 +1,244 @@
+"""What must hold in every fleet at every moment, against what really happens in its world (docs/protocol.md, R1-R8).
+
+The world tells what its workers do; machines are believed in nothing. Each check says which rule it stands for.
+"""
+
+from collections.abc import Callable
+
+from protocol.coordinator import Coordinator
+from protocol.coordinator_events import (
+    FINAL,
+    LIVE,
+    Event,
+    Heard,
+    Note,
+    Opened,
+    Phase,
+    RestartRequested,
+    RunnerFailed,
+    RunnerGone,
+    RunRecord,
+    Send,
+    StopRequested,
+)
+from protocol.ids import NO_GENERATION
+from protocol.member import Member
+from protocol.member_events import SETTLED
+from protocol.messages.control import RunStatus
+from protocol.messages.member import Order, Part, Release, Renewal, Run, Stop, Wait
+from tests.sim import coverage
+from tests.sim.host import Journal
+from tests.sim.kernel import Clock
+from tests.sim.runner import Runner
+from tests.sim.setup import Setup
+from tests.sim.step_rules import StepRules
+from tests.sim.table_rules import TableRules
+from tests.sim.truth import Facts, Truth
+from tests.sim.waiting_rules import WaitingRules
+from tests.sim.workers import Worker
+
+
+class Invariants(Facts):
+    """Sees everything, and raises AssertionError where a rule is broken."""
+
+    def __init__(self, clock: Clock, journal: Journal, setup: Setup) -> None:
+        super().__init__(clock, journal, setup)
+        self.table = TableRules(self)
+        self.on_moment: Callable[[str, object], None] = lambda moment, whom: None
+        self._steps = StepRules(self)
+        self._waits = WaitingRules(self)
+
+    # --- workers -------------------------------------------------------------------------------------------------
+
+    def on_spawned(self, worker: Worker) -> None:
+        """R1, R2, R3, R8: a rank is there, of the present generation, as it was given out."""
+        truth, record = self.runs[worker.run], self.journal.runs[worker.run]
+        who = f"rank {worker.rank} of generation {worker.generation} on {worker.node}"
+        for other in truth.living:
+            assert other.generation == worker.generation, f"R1: {who} beside generation {other.generation}"
+        present = max(record.generation, truth.put_back)
+        assert worker.generation == present, f"R3: {who}, in generation {present}"
+        assert record.phase not in FINAL, f"R3: {who}, and the run is {record.phase}"
+        seat = truth.seats[worker.generation].get(worker.node)
+        assert seat is not None, f"R8: {who}: {worker.node} has no seat on disk"
+        assert seat.incarnation == worker.incarnation, f"R8: {who}: that seat is not its own"
+        assert seat.assignment == worker.assignment, f"R2: {who}: not what was given out"
+        ranks = truth.spawned[worker.generation]
+        assert worker.rank not in ranks, f"R2: {who} is there twice"
+        assert worker.generation >= max(truth.spawned), f"R3: {who} after a later generation"
+        ranks[worker.rank] = worker
+        truth.living.append(worker)
+
+    def on_ended(self, worker: Worker) -> None:
+        """Nothing of a rank can run user code any more."""
+        truth = self.runs[worker.run]
+        truth.living.remove(worker)
+        truth.ended_s = self.clock.now_s
+
+    def on_failed(self, worker: Worker) -> None:
+        """A rank has failed by itself, or could not even be spawned."""
+        self.clock.tell("world", "{}: rank {} of g{} fails", worker.run, worker.rank, worker.generation)
+        self.runs[worker.run].harmed[worker.generation].setdefault(worker.rank, self.clock.now_s)
+
+    # --- runners -------------------------------------------------------------------------------------------------
+
+    def on_runner_started(self, runner: Runner) -> None:
+        """One runner a run and machine."""
+        key = (runner.machine.place, runner.run)
+        old = self.runners.get(key)
+        assert old is None or not old.lock_is_held, f"{runner.incarnation} beside {old.incarnation} on {key[0]}"
+        self.runners[key] = runner
+
+    def on_runner_ended(self, runner: Runner) -> None:
+        """It is gone, or on its way."""
+        self.runs[runner.run].lost_runners.add(runner.incarnation)
+
+    def on_reported(self, runner: Runner, renewal: Renewal) -> None:
+        """R1: who says that nothing is left is right."""
+        if renewal.part in (Part.STOPPED, Part.FINISHED):
+            assert not runner.crew.may_run, f"R1: {runner.incarnation} is {renewal.part} and its ranks run"
+
+    def on_part(self, runner: Runner, before: Part, after: Part) -> None:
+        """A member's part of its generation has changed."""
+        self.clock.seen[f"member: {before} to {after}"] += 1
+        self.on_moment("runner killed after it reports another part", runner)
+        if after is Part.FINISHED:
+            self.on_moment("runner killed after its ranks have finished", runner)
+
+    def on_buried(self) -> None:
+        """A supd has told that a runner is gone."""
+        self.on_moment("host killed after a burial", None)
+
+    def on_ordered(self, runner: Runner, member: Member, order: Order) -> None:
+        """An order reaches a runner."""
+        coverage.of_order(self.clock.seen, member, order)
+
+    # --- the coordinator -----------------------------------------------------------------------------------------
+
+    def on_accepted(self, run: str) -> None:
+        """A run is in the journal."""
+        self.runs[run] = Truth()
+
+    def on_event(self, run: str, machine: Coordinator, event: Event) -> None:
+        """A machine is about to be handed an event."""
+        truth, now_s = self.runs[run], self.clock.now_s
+        match event:
+            case Opened():
+                truth.gathers_since_s = now_s
+                truth.offered.clear()
+                truth.phase = machine.phase
+            case Heard(_, incarnation, renewal):
+                if renewal.offer is not None and renewal.part in SETTLED:
+                    truth.offered[incarnation] = now_s, renewal.offer.port
+            case RunnerFailed(node):
+                truth.failed_starts[node] += 1
+            case RunnerGone(node, incarnation):
+                truth.failed_starts[node] += incarnation not in truth.offered
+            case StopRequested():
+                truth.asked_stop = True
+            case RestartRequested(without=without):
+                truth.asked_restart.add(machine.generation)
+                truth.without, truth.untold = without, truth.untold + 1
+                truth.gathers_since_s = now_s
+            case _:
+                pass
+        coverage.of_event(self.clock.seen, machine, event)
+
+    def on_looked(self, run: str, machine: Coordinator, status: RunStatus) -> None:
+        """Somebody has looked at a run."""
+        self._waits.on_looked(run, machine, status)
+
+    def on_phase(self, run: str, before: Phase, machine: Coordinator) -> None:
+        """A machine has gone on to another phase."""
+        self.clock.seen[f"coordinator: {before} to {machine.phase}"] += 1
+        self.runs[run].phase = machine.phase
+        match machine.phase:
+            case Phase.FORMING:
+                self.runs[run].gathers_since_s = self.clock.now_s
+            case Phase.LAUNCHING:
+                self._waits.on_launched(run, machine)
+            case Phase.BACKOFF:
+                self.on_moment("operator stops in a backoff", run)
+            case _:
+                pass
+
+    def on_noted(self, run: str, note: Note) -> None:
+        """Something is told to users."""
+        self.clock.tell(run, "{}: {}", note.kind, note.text)
+
+    def on_wanted(self, run: str, machine: Coordinator, nodes: frozenset[str]) -> None:
+        """Runners are asked for on nodes that the job may have, and on no more than it can use."""
+        table = self.setup.spec.topology
+        assert len(nodes) <= table.nnodes[1], f"wants {sorted(nodes)} for at most {table.nnodes[1]} nodes"
+        for node in nodes:
+            assert self.may_have(node), f"wants a runner on {node}, which the job excludes"
+        if machine.phase is Phase.FORMING:
+            assert machine.without not in nodes, f"wants a runner on {machine.without}, which is to be left out"
+        self.runs[run].wanted = nodes
+        self.clock.tell(run, "wants {}", ",".join(sorted(nodes)) or "nothing")
+
+    def on_sent(self, run: str, machine: Coordinator, send: Send) -> None:
+        """R3: orders only go up; R8: they rest on what is on disk."""
+        truth, record, order = self.runs[run], self.journal.runs[run], send.answer.order
+        on_disk = (record.phase, record.generation, record.stop, record.restart, record.without)
+        state = (machine.phase, machine.generation, machine.stop, machine.restart, machine.without)
+        assert on_disk == state, f"R8: {order} is sent in {state}, and on disk is {on_disk}"
+        match order:
+            case Wait():
+                level = (NO_GENERATION, 0)
+            case Run(assignment):
+                level = (assignment.generation, 0)
+                who = [s.assignment for s in record.seats if (s.node, s.incarnation) == (send.node, send.incarnation)]
+                assert who == [assignment], f"R2: {send.incarnation} is told to run {assignment}, and has {who}"
+                assert record.phase in (Phase.LAUNCHING, Phase.RUNNING), f"R3: run, in {record.phase}"
+            case Stop(generation):
+                level = (generation, 1)
+            case Release():
+                level = (2**40, 2)
+        if send.incarnation in truth.lost_runners:
+            return  # the answer to what it has left behind reaches nobody
+        highest = truth.orders.get(send.incarnation, (NO_GENERATION, 0))
+        assert level >= highest, f"R3: {send.incarnation} is told {order} after {highest}"
+        truth.orders[send.incarnation] = level
+
+    def on_persisted(self, run: str, record: RunRecord) -> None:
+        """Each step of a run is one it may take, for a reason that is true."""
+        truth = self.runs[run]
+        self.on_moment("host killed after a write", None)
+        before, truth.before = truth.before, record
+        if record == before:
+            return  # once more, by a coordinator that did not know that it had been written
+        truth.history.append(record)
+        self.clock.tell(run, "on disk: g{} {}", record.generation, record.phase)
+        self._steps.check(run, before, record)
+
+    def on_put_back(self, run: str, record: RunRecord) -> None:
+        """The journal has an older record again: what was decided since is forgotten, and what runs is not."""
+        truth = self.runs[run]
+        truth.put_back, truth.before = max(truth.put_back, truth.before.generation), record
+        truth.streak = 0
+        truth.charged = {generation for generation in truth.charged if generation < record.generation}
+        truth.orders.clear()
+
+    # --- operators -----------------------------------------------------------------------------------------------
+
+    def on_told(self, run: str, event: Event) -> None:
+        """R8: what an operator was told is on disk."""
+        truth, record = self.runs[run], self.journal.runs[run]
+        match event:
+            case StopRequested(now=now):
+                assert record.phase in FINAL or record.stop is not None, "R8: a stop was accepted, and is not on disk"
+                truth.told_stop = record.phase not in FINAL
+                if truth.told_stop and record.stop is not None:
+                    assert record.stop.now or not now, "R8: a stop without grace was accepted, and is not on disk"
+            case RestartRequested(without=without):
+                truth.untold = 0
+                if record.phase in LIVE and record.stop is None:
+                    assert record.restart is not None or record.phase is Phase.LAUNCHING, "R8: a restart is not on disk"
+                    if record.restart is not None:
+                        truth.told_restart.add(record.generation)
+                        truth.must_leave = without or truth.must_leave
+                elif record.phase in (Phase.FORMING, Phase.BACKOFF):
+                    truth.must_leave = without
+            case _:
+                raise AssertionError(event)

@@ -1,0 +1,230 @@
+"""Planted bugs: each a one-line patch to `protocol/`, and each must be caught by random seeds.
+
+    python -m tests.sim.mutants NAME [SEEDS]
+
+runs the seeds with that patch until one fails, and prints it. The patched module never touches the disk: it is compiled
+from the changed text when it is imported. So nothing of protocol/ may be imported here before that.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SEEDS_MAX = 200
+"""Within so many seeds every planted bug must be caught."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: in `module`, `good` stands exactly once and becomes `bad`."""
+
+    module: str
+    good: str
+    bad: str
+
+    @property
+    def path(self) -> Path:
+        """The file that is patched."""
+        return ROOT / f"{self.module.replace('.', '/')}.py"
+
+    def source(self) -> str:
+        """The patched text. Raises AssertionError where `good` does not stand there exactly once."""
+        text = self.path.read_text()
+        assert text.count(self.good) == 1, f"{self.path}: {self.good!r} stands there {text.count(self.good)} times"
+        return text.replace(self.good, self.bad)
+
+
+MUTANTS = {
+    "the next generation begins when one node has stopped": Mutant(
+        "protocol.generation", "len(self.gone) == len(self.seats)", "len(self.gone) >= 1"
+    ),
+    "orders are sent before what they rest on is on disk": Mutant(
+        "protocol.coordinator",
+        "return [*persisted, *self._asides, *self.rendezvous.new_wants(self._not_asked), *answers]",
+        "return [*answers, *persisted, *self._asides, *self.rendezvous.new_wants(self._not_asked)]",
+    ),
+    "a report of a past generation counts": Mutant(
+        "protocol.generation",
+        "if seat is None or seat.incarnation != incarnation or renewal.generation != self.number:",
+        "if seat is None or seat.incarnation != incarnation:",
+    ),
+    "a node that comes back gets any slot": Mutant(
+        "protocol.rendezvous", "held = {node: self.slots[node] for node in chosen if node in self.slots}", "held = {}"
+    ),
+    "a failure is charged twice": Mutant("protocol.restart", "used=ledger.used + 1", "used=ledger.used + 2"),
+    "a lost runner is charged": Mutant(
+        "protocol.case", 'is_infrastructure=incident.cause == "runner-lost"', "is_infrastructure=False"
+    ),
+    "a victim opens an incident of its own": Mutant(
+        "protocol.coordinator",
+        "if self.phase is Phase.STOPPING:\n            self._asides += self.case.hear(node, renewal, now_s)",
+        "if False:\n            self._asides += self.case.hear(node, renewal, now_s)",
+    ),
+    "the node that is to be left out is not": Mutant("protocol.rendezvous", " and n.name != self._without)", ")"),
+    "the exclusion of nodes is not read": Mutant(
+        "protocol.rendezvous", "is_named and not _is_one_of(node.name, topology.exclude)", "is_named"
+    ),
+    "spares are told to run": Mutant("protocol.rendezvous", "self._seated(there[:wanted])", "self._seated(there)"),
+    "nobody is waited for at last call": Mutant(
+        "protocol.rendezvous", "if missing and not is_full and now_s < last_call_s:", "if False:"
+    ),
+    "who is proven gone is forgotten by a restart of the coordinator": Mutant(
+        "protocol.coordinator", "lost=tuple(sorted(self.current.lost))", "lost=()"
+    ),
+    "who stopped and is then proven gone is forgotten by a restart of the coordinator": Mutant(
+        "protocol.coordinator",
+        "if self.phase not in LIVE or node in self.current.lost:",
+        "if self.phase not in LIVE or node in self.current.gone:",
+    ),
+    "that a lost runner had finished is forgotten by a restart of the coordinator": Mutant(
+        "protocol.generation", "self.last_parts = {**self.last_parts, **known}", "pass"
+    ),
+    "an accepted stop is forgotten": Mutant(
+        "protocol.coordinator", "            stop=self.stop,\n", "            stop=None,\n"
+    ),
+    "an accepted restart is forgotten": Mutant(
+        "protocol.coordinator", "            restart=self.restart,\n", "            restart=None,\n"
+    ),
+    "one node that has finished is enough": Mutant(
+        "protocol.reports", "return self._finished == self._nodes > 0", "return self._finished > 0"
+    ),
+    "a backoff does not go on after a restart of the coordinator": Mutant(
+        "protocol.coordinator", "self.backoff_until_s = now_s + self.backoff_s", "pass"
+    ),
+    "nodes that run different things run together": Mutant(
+        "protocol.rendezvous", "if len(by_value) > 1:", "if len(by_value) > 9:"
+    ),
+    "stopped is told before the tree is gone": Mutant(
+        "protocol.member",
+        "            self._is_clearing = True\n            return [Clear(",
+        "            self.part = Part.STOPPED\n            return [Clear(",
+    ),
+    "a runner launches what it was told to stop": Mutant(
+        "protocol.member", "if assignment.generation <= self.generation or self.is_ending:", "if self.is_ending:"
+    ),
+    "a node starts a second runner for a run": Mutant(
+        "protocol.node", "busy = self.starting.union(self.runners.values(),", "busy = self.starting.union("
+    ),
+    "a node is never told that an end is settled": Mutant(
+        "protocol.node_orders", "        side.settled.add(incarnation)\n", ""
+    ),
+    "reports on a new connection are taken for late ones": Mutant(
+        "protocol.node_orders", "            side.number = 0\n", "            pass\n"
+    ),
+    "the restart budget is not read": Mutant(
+        "protocol.restart", "if table.max_restarts >= 0 and ledger.used >= table.max_restarts:", "if False:"
+    ),
+    "a run is given up at its first failure": Mutant(
+        "protocol.restart", "ledger.used >= table.max_restarts:", "ledger.used >= 0:"
+    ),
+    "there is no backoff": Mutant(
+        "protocol.restart",
+        "delay_s = 0.0 if streak == 0 else backoff_s(streak, table.backoff_s, table.backoff_max_s, jitter)",
+        "delay_s = 0.0",
+    ),
+    "last call always waits": Mutant(
+        "protocol.rendezvous",
+        "if missing and not is_full and now_s < last_call_s:",
+        "if not is_full and now_s < last_call_s:",
+    ),
+    "nodes are waited for for 3 s": Mutant(
+        "protocol.rendezvous",
+        "least, most = self._topology.nnodes\n        late_s = self._since_s + self._table.join_timeout_s",
+        "least, most = self._topology.nnodes\n        late_s = self._since_s + 3.0",
+    ),
+    "no spares are wanted": Mutant(
+        "protocol.rendezvous",
+        "self.eligible[: self._topology.nnodes[1]]",
+        "self.eligible[: self._topology.nnodes_wanted]",
+    ),
+    "stale offers count": Mutant(
+        "protocol.rendezvous", "if is_sound(offer) and now_s - heard_s <= FRESH_S}", "if is_sound(offer)}"
+    ),
+    "an incident is never corrected": Mutant(
+        "protocol.case",
+        "return self._correct(found, ended_s) if self.incident.node == node or is_earlier else ()",
+        "return ()",
+    ),
+    "a second stop cannot take the grace away": Mutant(
+        "protocol.orders", "now=earlier.now or asked.now", "now=earlier.now"
+    ),
+    "a second restart drops what the first one leaves out": Mutant(
+        "protocol.coordinator", "if event.without or self.restart is None:", "if True:"
+    ),
+    "another runner of a node is a proof that the seated one is gone": Mutant(
+        "protocol.coordinator",
+        "node in self.current.alive:\n            return False",
+        "node in self.current.alive:\n            self._on_runner_gone(node, seat.incarnation, 0.0)",
+    ),
+    "a runner that is ahead is not believed": Mutant(
+        "protocol.coordinator", "if renewal.generation > self.generation:\n", "if False:\n"
+    ),
+    "a node that is silent is up for ever": Mutant(
+        "protocol.fleet",
+        "return node.link is not None and now_s < node.heard_s + ANSWERS_S",
+        "return node.link is not None",
+    ),
+    "a name is given away over what lives there": Mutant(
+        "protocol.fleet", "if run := self._seated(join.node):", 'if run := "":'
+    ),
+    "a name is given away while its holder may come back": Mutant(
+        "protocol.fleet",
+        "return joining.awaited(record, join) if shown.is_up or shown.may_come else None",
+        "return None",
+    ),
+    "a node forgets an end before it is settled": Mutant(
+        "protocol.node", "buried=tuple(self.buried.values())[:BURIED_A_REPORT_MAX],", "buried=(),"
+    ),
+}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the patched module in place of the real one."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant = mutant
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The patched module, if that is asked for."""
+        if fullname != self.mutant.module:
+            return None
+        return importlib.util.spec_from_loader(fullname, _Loader(self.mutant), origin=str(self.mutant.path))
+
+
+class _Loader(importlib.abc.InspectLoader):
+    """Compiles the patched text."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant = mutant
+
+    def get_source(self, fullname: str) -> str:
+        """The patched text."""
+        return self.mutant.source()
+
+
+def hunt(mutant: Mutant, seeds: int) -> str | None:
+    """Patch, and run seeds until one fails; returns how it did. Once a process."""
+    assert not any(name.split(".")[0] == "protocol" for name in sys.modules), "too late to patch"
+    sys.meta_path.insert(0, _Finder(mutant))
+    from tests.sim.simulate import run_one
+
+    for seed in range(seeds):
+        _, failure = run_one(seed)
+        if failure is not None:
+            return f"seed {seed}: {failure.what}"
+    return None
+
+
+if __name__ == "__main__":
+    found = hunt(MUTANTS[sys.argv[1]], int(sys.argv[2]) if len(sys.argv) > 2 else SEEDS_MAX)
+    sys.stdout.write(f"{found or 'survived'}\n")
+    sys.exit(0 if found else 1)

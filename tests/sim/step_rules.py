@@ -1,0 +1,260 @@
+"""What must hold of every step of a run, as it comes to the disk (docs/protocol.md, R1-R8)."""
+
+from protocol.coordinator_events import FINAL, LIVE, Phase, RunRecord
+from protocol.ids import NO_GENERATION
+from protocol.rendezvous import ATTEMPTS_MAX
+from protocol.restart import LOST_IN_A_ROW_MAX
+from tests.sim.network import CALM
+from tests.sim.setup import HOST
+from tests.sim.truth import Facts, Truth, world_size
+
+LAST_CALL_LEAST_S = 2.0
+"""Where a job waits for less at last call, a node may miss it."""
+
+TELLING_S = 0.3
+"""How long it takes until the end of a rank is told, where nothing but loss happens to what is said."""
+
+WRITING_S = 2.5
+"""How much later than decided something may be on disk."""
+
+
+class StepRules:
+    """Holds each record of a run against the one before it, and against what has really happened."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._clock = facts.clock
+        self._setup = facts.setup
+
+    def check(self, run: str, before: RunRecord, record: RunRecord) -> None:
+        """R2, R4, R6, R8: the step is one that it may take, for a reason that is true."""
+        truth = self._facts.runs[run]
+        assert before.phase not in FINAL, f"a run that was {before.phase} goes on"
+        if before.generation < record.generation <= truth.put_back and record.phase is Phase.STOPPING:
+            self._clock.seen["taken: generation of a runner that was ahead"] += 1
+            return
+        if record.generation != before.generation:
+            self._check_generation(truth, before, record)
+        self._check_incident(truth, before, record)
+        if record.phase is Phase.STOPPING and before.phase is not Phase.STOPPING:
+            has_cause = record.incident_is_open or truth.asked_stop or record.generation in truth.asked_restart
+            assert has_cause, f"R6: generation {record.generation} is ended without a cause"
+        if record.phase in FINAL:
+            self._check_end(truth, before, record)
+
+    # --- a generation begins -------------------------------------------------------------------------------------
+
+    def _check_generation(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+        number = record.generation
+        assert number == before.generation + 1, f"R3: generation {number} after {before.generation}"
+        assert before.phase not in LIVE or record.phase is not Phase.LAUNCHING or not truth.living, (
+            f"R1: generation {number} begins while {len(truth.living)} ranks of the last one run"
+        )
+        assert not truth.told_stop, f"R8: generation {number} begins after a stop was accepted"
+        self._check_again(truth, before, record)
+        self._check_slots(before, record)
+        self._check_digests(record)
+        self._check_last_call(truth, before, record)
+        self._check_seats(truth, before, record)
+        truth.seats[number] = {seat.node: seat for seat in record.seats}
+        truth.launched_s[number] = self._clock.now_s
+        truth.without, truth.must_leave, truth.put_back = None, "", NO_GENERATION
+
+    def _check_again(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+        """R4: there is a cause, and from the second failure in a row on there was a wait."""
+        last = before.generation
+        if last == NO_GENERATION or before.generation <= truth.put_back:
+            return
+        was_asked = last in truth.asked_restart
+        had_incident = record.incident is not None and record.incident.generation == last
+        assert had_incident or was_asked, f"R4: generation {record.generation} has no cause"
+        if was_asked:
+            return
+        table = self._setup.spec.restart
+        may_be_stable = self._clock.now_s - truth.launched_s[last] + WRITING_S >= table.stable_after_s
+        streak = 0 if may_be_stable else truth.streak
+        truth.streak = streak + 1
+        least_s = min(table.backoff_s * 2.0 ** (streak - 1), table.backoff_max_s) / 2 if streak else 0.0
+        waited_s = self._clock.now_s - truth.ended_s
+        assert waited_s >= least_s - 0.01, f"failure {streak + 1} in a row, and a wait of {waited_s:.1f} s"
+
+    def _check_seats(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+        """R2: the ranks are distinct, contiguous, and agree."""
+        seats, table, number = record.seats, self._setup.spec.topology, record.generation
+        assert table.nnodes[0] <= len(seats) <= self._wanted, (
+            f"{len(seats)} nodes for {table.nnodes}, {table.extra_nodes}"
+        )
+        first, next_rank = seats[0].assignment, 0
+        for place, seat in enumerate(seats):
+            given = seat.assignment
+            assert self._facts.may_have(seat.node), f"{seat.node} has ranks, and the job excludes it"
+            is_told = truth.without in (None, before.without)  # else by a later wish, which is on its way to the disk
+            assert seat.node != before.without or not is_told, f"{seat.node} has ranks, and was to be left out"
+            assert seat.node != truth.must_leave or truth.untold, f"R8: {seat.node} has ranks, and was to be left out"
+            assert seat.incarnation not in truth.orders or truth.orders[seat.incarnation] < (2**40, 0), (
+                f"R3: {seat.incarnation} has ranks, and was released"
+            )
+            assert (given.generation, given.node_rank, given.nnodes) == (number, place, len(seats)), f"R2: {given}"
+            assert given.first_rank == next_rank, f"R2: ranks are not contiguous: {given}"
+            assert given.nproc > 0, f"R2: {seat.node} has a seat and no rank"
+            same = (first.world_size, first.master_addr, first.master_port)
+            assert (given.world_size, given.master_addr, given.master_port) == same, f"R2: {given} beside {first}"
+            next_rank += given.nproc
+        assert next_rank == first.world_size, f"R2: {next_rank} ranks in a world of {first.world_size}"
+        assert first.master_addr == f"10.0.0.{seats[0].node}", f"R2: {first.master_addr} is not {seats[0].node}"
+        if before.seats:
+            assert first.master_port != before.seats[0].assignment.master_port, "R2: the last generation's port"
+
+    def _check_slots(self, before: RunRecord, record: RunRecord) -> None:
+        """A node keeps its place; who is new has the lowest one that is free."""
+        nodes = [seat.node for seat in record.seats]
+        slots = [record.slots[node] for node in nodes]
+        assert slots == sorted(set(slots)), f"ranks are not in the order of slots {slots}"
+        assert len(set(record.slots.values())) == len(record.slots), f"a slot is held twice: {record.slots}"
+        kept = {node: before.slots[node] for node in nodes if node in before.slots}
+        for node, slot in kept.items():
+            assert record.slots[node] == slot, f"{node} had slot {slot}, and has {record.slots[node]}"
+        free = [slot for slot in range(len(nodes) + len(before.slots)) if slot not in kept.values()]
+        new = sorted(record.slots[node] for node in nodes if node not in kept)
+        assert new == free[: len(new)], f"slots {new} were given out, and {free[: len(new)]} were free"
+
+    def _check_digests(self, record: RunRecord) -> None:
+        kinds = {self._setup.digests.get(seat.node, "one") for seat in record.seats}
+        assert len(kinds) == 1 or self._setup.allow_mixed, f"nodes run {sorted(kinds)} together"
+
+    def _check_last_call(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+        """No generation is smaller than the job wants while a node is there that nothing has happened to."""
+        setup, facts = self._setup, self._facts
+        rivals = [node for node in facts.could if node in before.slots or facts.is_steady(node)]
+        is_rough = setup.weather is not CALM or setup.start_fails > 0 or setup.slow_write > 0
+        is_rough |= "stranger" in setup.every_s
+        are_disturbed = (is_rough and facts.has_faults) or setup.twin or setup.digests or not facts.is_steady(HOST)
+        if are_disturbed or len(rivals) > setup.spec.topology.nnodes[1] or len(record.seats) >= self._wanted:
+            return
+        if setup.spec.rendezvous.last_call_s < LAST_CALL_LEAST_S:
+            return
+        left_out = {before.without, truth.without, *(seat.node for seat in record.seats)}
+        missing = [node for node in facts.could if facts.is_steady(node) and node not in left_out]
+        assert not missing, f"generation {record.generation} did not wait for {missing} (last call)"
+
+    @property
+    def _wanted(self) -> int:
+        """How many nodes the job wants where there are more than it needs."""
+        table = self._setup.spec.topology
+        return table.nnodes[1] if table.extra_nodes == "grow" else table.nnodes[0]
+
+    # --- it ends -------------------------------------------------------------------------------------------------
+
+    def _check_incident(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+        """R4: one a generation, charged once. R6: it has a cause, and that is true."""
+        incident = record.incident
+        assert record.incidents - before.incidents in (0, 1), "R4: two incidents at once"
+        if record.incidents > before.incidents:
+            assert incident is not None
+            assert before.incident is None or before.incident.generation < incident.generation, (
+                f"R4: a second incident of generation {incident.generation}"
+            )
+        if incident is not None and (incident != before.incident or before.incident_is_open):
+            self._check_cause(truth, record)
+        if (spent := record.ledger.used - before.ledger.used) != 0:
+            assert spent == 1, f"R4: {spent} restarts are charged at once"
+            assert before.generation not in truth.charged, f"R4: generation {before.generation} is charged twice"
+            assert incident is not None
+            assert incident.cause != "runner-lost", "R4: a lost runner is charged"
+            truth.charged.add(before.generation)
+            most = self._setup.spec.restart.max_restarts
+            assert most < 0 or record.ledger.used <= most, f"restart {record.ledger.used} of {most}"
+        elif before.incident_is_open and not record.incident_is_open and record.phase in (Phase.BACKOFF, Phase.FORMING):
+            table = self._setup.spec.restart
+            is_charged = before.restart is None and incident is not None and incident.cause != "runner-lost"
+            is_free = incident is not None and incident.exit_code in table.always_on_exit
+            assert not is_charged or is_free, f"R4: generation {before.generation} failed, and nobody is charged"
+
+    def _check_cause(self, truth: Truth, record: RunRecord) -> None:
+        incident = record.incident
+        assert incident is not None
+        harmed = truth.harmed[incident.generation]
+        nodes = truth.seats[incident.generation]
+        assert incident.node in nodes, f"R4: {incident.summary}: {incident.node} has no seat"
+        seat = nodes[incident.node]
+        match incident.cause:
+            case "runner-lost":
+                is_true = seat.incarnation in truth.lost_runners or incident.generation < truth.put_back
+                assert is_true, f"R6: {incident.summary}, and it lives"
+            case "finish-timeout":
+                ranks = truth.spawned[incident.generation].values()
+                assert any(worker.exit is not None for worker in ranks), f"R6: {incident.summary}"
+            case _:
+                assert incident.rank in harmed, f"R6: {incident.summary}, which did not fail by itself ({harmed})"
+                is_over = not record.incident_is_open and self._setup.program.unspawnable == 0
+                if is_over and self._facts.is_clear(truth, incident.generation):
+                    is_first = harmed[incident.rank] <= min(harmed.values()) + TELLING_S
+                    assert is_first, f"R4: {incident.summary}, but {harmed} failed before"
+
+    # --- the run ends --------------------------------------------------------------------------------------------
+
+    def _check_end(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+        """The final state is true."""
+        ranks = truth.spawned[record.generation]
+        ends = {worker.exit for worker in ranks.values()}
+        match record.phase:
+            case Phase.SUCCEEDED:
+                is_true = ends == {(0, None)} and len(ranks) == world_size(record)
+                assert is_true, f"it has succeeded, and its ranks ended with {ends}"
+            case Phase.STOPPED:
+                assert truth.asked_stop, "it is stopped, and nobody asked for that"
+            case Phase.FAILED:
+                assert not truth.told_stop, "R8: a stop was accepted, and the run failed"
+                if record.lacked_nodes:
+                    self._check_lack(truth, record, {before.without, truth.without})
+                elif before.phase in LIVE:
+                    self._check_refusal(truth, before, record)
+                else:
+                    self._check_hopeless(truth, record)
+            case _:
+                raise AssertionError(record.phase)
+        assert record.phase is Phase.FAILED or not record.lacked_nodes, "it lacked nodes, and that did not matter"
+
+    def _check_refusal(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+        """The policy wants no other generation, and says why."""
+        assert record.generation not in truth.told_restart, (
+            f"R8: a restart of generation {record.generation} was accepted, and the run failed: {record.reason}"
+        )
+        table, incident = self._setup.spec.restart, record.incident
+        assert incident is not None, f"it failed without an incident: {record.reason}"
+        is_new = incident.generation == record.generation or truth.put_back == record.generation
+        assert is_new, f"it failed of what was long ago: {record.reason}"
+        never_started = not record.has_started and table.on_startup_failure == "fail"
+        reasons = {
+            '"never"': table.policy == "never",
+            "never_on_exit": incident.exit_code in table.never_on_exit,
+            "never started": never_started and incident.cause != "runner-lost",
+            "in a row": len(truth.lost_runners) > LOST_IN_A_ROW_MAX,
+            "budget spent": before.ledger.used == table.max_restarts,
+        }
+        true = [word for word, is_so in reasons.items() if word in record.reason and is_so]
+        assert true, f"it failed, and that is not why: {record.reason}"
+
+    def _check_hopeless(self, truth: Truth, record: RunRecord) -> None:
+        """A node cannot run it, or not what the others run."""
+        if "would not run the same" in record.reason:
+            are_mixed = self._setup.digests and not self._setup.allow_mixed
+            assert are_mixed, f"they would run the same, or need not: {record.reason}"
+            return
+        node = record.reason.partition(":")[0]
+        could_not_start = truth.failed_starts[node] >= ATTEMPTS_MAX and "no runner could be started" in record.reason
+        assert node in self._setup.broken or could_not_start, f"nothing is wrong with it: {record.reason}"
+
+    def _check_lack(self, truth: Truth, record: RunRecord, left_out: set[str | None]) -> None:
+        """Who lacked nodes did so for as long as the job waits, and until now, or nearly: as many as it needs would
+        have been enough at any moment."""
+        waited_s = self._clock.now_s - truth.gathers_since_s
+        limit_s = self._setup.spec.rendezvous.join_timeout_s
+        assert waited_s >= limit_s - 0.01, f"it lacked nodes for {waited_s:.1f} s, and waits for {limit_s:g} s"
+        if self._facts.quiet_since_s is None:
+            return
+        quiet_s = self._clock.now_s - self._facts.quiet_since_s
+        could = [node for node in self._facts.could if node not in left_out]
+        is_true = len(could) < self._setup.spec.topology.nnodes[0]
+        recovery_s = self._setup.away_s[1] + 10.0 + (25.0 if "stranger" in self._setup.every_s else 0.0)
+        assert is_true or quiet_s < recovery_s, f"it lacked nodes, and {could} were there: {record.reason}"

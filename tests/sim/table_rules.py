@@ -1,0 +1,80 @@
+"""What must hold of the node table at every moment (docs/protocol.md, N3-N6)."""
+
+import math
+from collections.abc import Collection
+
+from protocol.coordinator_events import FINAL, LIVE
+from protocol.fleet import ANSWERS_S, LOOK_S, RECOVERY_S, Fleet
+from protocol.messages.fleet import Join
+from tests.sim.setup import HOST, state_of
+from tests.sim.truth import Facts
+
+_SLACK_S = 0.05
+
+
+class TableRules:
+    """Sees who is taken in, and holds what the table says of nodes against what was heard of them."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._clock = facts.clock
+        self._holders: dict[str, Join] = {}
+        self._heard_s: dict[str, float] = {}
+        self._newest: dict[int, int] = {}  # link -> the highest number of a report on it
+        self._since_s = 0.0  # when the present coordinator began
+
+    def on_begun(self) -> None:
+        """The host's supd starts."""
+        self._since_s = self._clock.now_s
+        self._newest.clear()
+
+    def on_heard(self, node: str) -> None:
+        """A node reports, on the connection that it was taken in by."""
+        self._heard_s[node] = self._clock.now_s
+
+    def on_reported(self, link: int, number: int, *, is_overtaken: bool) -> None:
+        """A report is taken for one that a newer one overtook, or not: on one connection the higher number is newer."""
+        newest = self._newest.get(link, 0)
+        assert is_overtaken is (number < newest), f"report {number} after {newest} on link {link}"
+        self._newest[link] = max(newest, number)
+
+    def on_admitted(self, join: Join) -> None:
+        """N3, N4, N5: a name changes hands only once its holder is away, and nothing lives there."""
+        name, holder = join.node, self._holders.get(join.node)
+        if holder is not None and not _is_successor(holder, join):
+            known_s = max(self._heard_s.get(name, -math.inf), self._since_s)
+            assert self._clock.now_s >= known_s + RECOVERY_S, f"N5: {name} is given away, and its holder may come back"
+        self._check_nothing_lives(name, but_at=join.address if join.identity == state_of(join.address) else "")
+        self._holders[name] = join
+        self._heard_s[name] = self._clock.now_s
+
+    def _check_nothing_lives(self, name: str, *, but_at: str) -> None:
+        facts = self._facts
+        for (place, run), runner in facts.runners.items():
+            record, phase = facts.journal.runs[run], facts.runs[run].phase
+            if place == but_at or runner.machine.name != name or not runner.lock_is_held or phase in FINAL:
+                continue
+            has_seat = any(seat.incarnation == runner.incarnation for seat in record.seats)
+            is_seated = has_seat and phase in LIVE
+            is_heard = runner.is_alive and facts.is_steady(name) and facts.is_steady(HOST)
+            is_known = is_seated or is_heard
+            assert not is_known, f"N5: {name} is given away while {runner.incarnation} lives"
+
+    def on_looked(self, table: Fleet, links: Collection[int]) -> None:
+        """N6: who is up has an open connection, and was heard a moment ago."""
+        if not self._facts.is_steady(HOST):
+            return  # it was held up, or has just started
+        for node in table.roster():
+            if not node.is_up or node.name == HOST:
+                continue
+            assert table.link_of(node.name) in links, f"N6: {node.name} is up without a connection"
+            silent_s = self._clock.now_s - self._heard_s[node.name]
+            assert silent_s <= ANSWERS_S + LOOK_S + _SLACK_S, f"N6: {node.name} is up, and silent for {silent_s:.1f} s"
+
+
+def _is_successor(holder: Join, join: Join) -> bool:
+    """Whether it is the holder itself, or a later start of its state folder (N4)."""
+    if join.identity != holder.identity:
+        return False
+    is_itself = (join.incarnation, join.address) == (holder.incarnation, holder.address)
+    return is_itself or join.incarnation > holder.incarnation

@@ -1,0 +1,117 @@
+"""What has really happened in a world, as its workers, runners and troubles tell it: what rules are held against."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from protocol.coordinator_events import Phase, RunRecord, Seat
+from protocol.ids import NO_GENERATION
+from tests.sim.host import Journal
+from tests.sim.kernel import Clock
+from tests.sim.network import CALM
+from tests.sim.runner import Runner
+from tests.sim.setup import Setup
+from tests.sim.workers import Worker
+
+STEADY_S = 4.0
+"""A node that nothing has happened to for so long has a runner that offers itself, if it is to have one."""
+
+STRANGERS_LEAVE_S = 35.0
+"""So long after the last fault no stranger is there any more, nor expected back."""
+
+
+@dataclass
+class Truth:
+    """What has really happened to a run."""
+
+    before: RunRecord = field(default_factory=RunRecord)  # as it was persisted last
+    phase: Phase = Phase.FORMING  # as it was decided last, and may not be on disk yet
+    history: list[RunRecord] = field(default_factory=list)  # all that were
+    put_back: int = NO_GENERATION  # the generation that was there when the journal got an older record
+    living: list[Worker] = field(default_factory=list)
+    ended_s: float = 0.0  # when the last rank that has ended did so
+    spawned: dict[int, dict[int, Worker]] = field(default_factory=lambda: defaultdict(dict))  # generation, rank
+    harmed: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))  # generation, rank -> when
+    lost_runners: set[str] = field(default_factory=set)  # incarnations that ended before the run did
+    failed_starts: Counter[str] = field(default_factory=Counter)  # node -> as far as the coordinator was told
+    offered: dict[str, tuple[float, int]] = field(default_factory=dict)  # incarnation -> when last, and which port
+    wanted: frozenset[str] = frozenset()  # nodes that are asked for a runner
+    gathers_since_s: float = 0.0  # when nodes were gathered for from anew
+    asked_stop: bool = False
+    told_stop: bool = False
+    asked_restart: set[int] = field(default_factory=set)  # the generations that operators wanted to end
+    told_restart: set[int] = field(default_factory=set)  # those of which they were told so
+    without: str | None = None  # what the last of them said since the launch; None: there was none
+    must_leave: str = ""  # the node that the next generation was accepted to leave out
+    untold: int = 0  # such wishes of which it is not known whether they were accepted
+    seats: dict[int, dict[str, Seat]] = field(default_factory=dict)  # generation -> as they were given out
+    launched_s: dict[int, float] = field(default_factory=dict)  # generation -> when that was on disk
+    streak: int = 0  # failures in a row, at least
+    charged: set[int] = field(default_factory=set)  # generations
+    orders: dict[str, tuple[int, int]] = field(default_factory=dict)  # incarnation -> generation and kind, the highest
+    looks: Counter[str] = field(default_factory=Counter)  # what was odd -> how often in a row it was seen
+
+
+class Facts:
+    """All runs' truths, and what has happened to the nodes."""
+
+    def __init__(self, clock: Clock, journal: Journal, setup: Setup) -> None:
+        self.clock = clock
+        self.journal = journal
+        self.setup = setup
+        self.runs: dict[str, Truth] = {}
+        self.runners: dict[tuple[str, str], Runner] = {}  # machine, run -> the newest one
+        self.shaken_s: dict[str, float] = {}  # node -> when something happened to it
+        self.has_faults = False
+        self.quiet_since_s: float | None = None
+
+    def living(self, run: str, generation: int | None = None) -> list[Worker]:
+        """The workers that can run user code."""
+        return [w for w in self.runs[run].living if generation is None or w.generation == generation]
+
+    def is_whole(self, run: str, record: RunRecord) -> bool:
+        """Whether every rank of its generation runs, or has ended with 0."""
+        ranks = self.runs[run].spawned[record.generation]
+        is_sound = all(worker.main_runs or worker.exit == (0, None) for worker in ranks.values())
+        return is_sound and len(ranks) == world_size(record)
+
+    def shake(self, *nodes: str, for_s: float = 0.0) -> None:
+        """Something happens to these nodes, or on their way, for so long."""
+        for node in nodes:
+            self.shaken_s[node] = max(self.shaken_s.get(node, 0.0), self.clock.now_s + for_s)
+
+    def is_steady(self, node: str) -> bool:
+        """Whether nothing has happened to a node, or on its way to the host, for a while."""
+        return node in self.shaken_s and self.shaken_s[node] + STEADY_S < self.clock.now_s
+
+    def is_clear(self, truth: Truth, generation: int) -> bool:
+        """Whether it can be known which rank of a generation failed first: nothing but ranks has come to harm, and what
+        their runners say is lost at most, and not late."""
+        is_undisturbed = max(self.shaken_s.values()) < truth.launched_s[generation]
+        return is_undisturbed and self.setup.weather.hold == 0 and self.setup.slow_write == 0
+
+    def may_have(self, node: str) -> bool:
+        """Whether the job may run there."""
+        table = self.setup.spec.topology
+        if node not in self.setup.names:
+            return True  # a stranger, who says of itself what it likes
+        labels = self.setup.labels.get(node, {})
+        return node not in table.exclude and all(labels.get(key) == value for key, value in table.node_labels.items())
+
+    @property
+    def could(self) -> list[str]:
+        """The nodes on which the job can run."""
+        return [node for node in self.setup.names if self.may_have(node) and node not in self.setup.broken]
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether every node has been left alone for a while, and all that is said is heard."""
+        setup = self.setup
+        is_rough = self.has_faults and (setup.weather is not CALM or setup.start_fails + setup.slow_write > 0)
+        quiet_s = 0.0 if self.quiet_since_s is None else self.clock.now_s - self.quiet_since_s
+        may_be_strangers = "stranger" in setup.every_s and quiet_s < STRANGERS_LEAVE_S
+        return not (is_rough or may_be_strangers or setup.twin) and all(map(self.is_steady, setup.names))
+
+
+def world_size(record: RunRecord) -> int:
+    """How many ranks the generation has."""
+    return record.seats[0].assignment.world_size if record.seats else 0

@@ -1,0 +1,72 @@
+"""What must hold while a run waits: it says for what, not for nobody, and asks for all the runners that it can use."""
+
+from protocol.coordinator import Coordinator
+from protocol.coordinator_events import LIVE, Phase
+from protocol.member_events import SETTLED
+from protocol.messages.control import RunStatus
+from protocol.rendezvous import ATTEMPTS_MAX, FRESH_S
+from tests.sim.truth import Facts, Truth
+
+LOOKS_MAX = 4
+"""What is decided, or asked for, comes with the next renewals; somebody looks once a second."""
+
+
+class WaitingRules:
+    """Looks at the runs once a second, and at each launch."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def on_looked(self, run: str, machine: Coordinator, status: RunStatus) -> None:
+        """Somebody has looked at a run."""
+        truth, table = self._facts.runs[run], self._facts.setup.spec.topology
+        is_mute = not status.waiting_for and machine.phase in (Phase.FORMING, Phase.BACKOFF, Phase.STOPPING)
+        self._see(truth, f"{run} is {machine.phase}, and does not say what it waits for", is_mute)
+        assert status.reason or not status.is_final, f"{run} is over without a reason"
+        left_out = {machine.without, truth.without, truth.before.without}
+        fit = [node for node in self._facts.could if node not in left_out and truth.failed_starts[node] < ATTEMPTS_MAX]
+        usable = min(table.nnodes[1], len(fit))
+        is_active = not machine.is_final and machine.stop is None and self._facts.is_fair
+        has_seats = machine.phase in LIVE
+        alive = {s.node for s in truth.before.seats if s.node not in truth.before.lost} if has_seats else set()
+        is_short = len(truth.wanted | alive) < usable
+        self._see(truth, f"{run} has too few runners, and does not ask for more", is_active and is_short)
+        ready = [node for node in fit if self._is_ready(run, node)]
+        are_all = len(ready) >= usable >= table.nnodes[0]
+        is_idle = is_active and machine.phase is Phase.FORMING and self._may_mix
+        self._see(truth, f"{run} has all its nodes, and does not begin", is_idle and are_all)
+
+    @staticmethod
+    def _see(truth: Truth, what: str, is_so: bool) -> None:
+        truth.looks[what] = truth.looks[what] + 1 if is_so else 0
+        assert truth.looks[what] < LOOKS_MAX, what
+
+    @property
+    def _may_mix(self) -> bool:
+        return self._facts.setup.allow_mixed or not self._facts.setup.digests
+
+    def _is_ready(self, run: str, node: str) -> bool:
+        """Whether a node has a runner that has nothing to do."""
+        runner = self._facts.runners.get((node, run))
+        return (
+            runner is not None
+            and runner.is_alive
+            and runner.member is not None
+            and runner.member.part in SETTLED
+            and not runner.member.is_ending
+            and self._has_another_port(self._facts.runs[run], runner.incarnation)
+        )
+
+    @staticmethod
+    def _has_another_port(truth: Truth, incarnation: str) -> bool:
+        """Whether it offers one that was not that of rank 0 (there are few of them here)."""
+        last = truth.before.seats[0].assignment.master_port if truth.before.seats else None
+        return incarnation in truth.offered and truth.offered[incarnation][1] != last
+
+    def on_launched(self, run: str, machine: Coordinator) -> None:
+        """Every node of a generation has just been heard to offer itself."""
+        truth, now_s = self._facts.runs[run], self._facts.clock.now_s
+        for seat in machine.seats.values():
+            assert seat.incarnation in truth.offered, f"{seat.incarnation} has ranks, and has offered none"
+            silent_s = now_s - truth.offered[seat.incarnation][0]
+            assert silent_s <= FRESH_S + 1e-6, f"{seat.incarnation} has ranks, and was silent for {silent_s:.1f} s"

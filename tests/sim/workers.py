@@ -1,0 +1,235 @@
+"""The ranks of a runner: programs that start, train, finish, crash, die of each other's death, or don't want to end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.member_events import Cleared, Exited, Launched, Wrote
+from protocol.messages.member import Assignment, RankExit, SpawnFailure
+from protocol.signals import SIGKILL
+from tests.sim.kernel import Process
+
+
+@dataclass
+class Program:
+    """What every rank of a job does, and how well it behaves. Times are in seconds; probabilities per rank."""
+
+    spawns_s: tuple[float, float] = (0.01, 0.3)
+    starts_s: tuple[float, float] = (0.05, 1.0)
+    trains_s: float | None = None  # from its spawn to its end with 0; None: for ever
+    spread_s: float = 1.0  # how much later than the first the last rank finishes
+    ends_s: tuple[float, float] = (0.0, 0.4)  # after the stop signal
+    deaf: float = 0.0  # ends only by SIGKILL
+    leaves: float = 0.0  # leaves processes behind that end only by SIGKILL
+    stuck: float = 0.0  # is in the kernel's hands for a while when it is killed
+    obeys: float = 0.2  # ends with 0 when it gets the stop signal
+    follows: float = 0.4  # dies of it when another rank has died
+    unspawnable: float = 0.0
+    fails_early: float = 0.0  # exits with 1 soon after its spawn
+
+
+class Witness(Protocol):
+    """Who sees what the ranks really do: the invariants."""
+
+    def on_spawned(self, worker: "Worker") -> None:
+        """A rank is there."""
+
+    def on_ended(self, worker: "Worker") -> None:
+        """Nothing of a rank can run user code any more."""
+
+    def on_failed(self, worker: "Worker") -> None:
+        """A rank has failed by itself, or could not even be spawned."""
+
+
+class Worker:
+    """One rank: its main process, and what that leaves behind."""
+
+    def __init__(self, crew: "Crew", assignment: Assignment, rank: int, pid: int) -> None:
+        clock = crew.machine.clock
+        self.crew = crew
+        self.run = crew.run
+        self.node = crew.node
+        self.incarnation = crew.incarnation
+        self.assignment = assignment
+        self.generation = assignment.generation
+        self.rank = rank
+        self.pid = pid
+        self.spawned_s = clock.now_s
+        self.is_there = True  # the main process, to be reaped
+        self.main_runs = True  # user code
+        self.rest_runs = clock.chance(crew.program.leaves)
+        self.is_deaf = clock.chance(crew.program.deaf)
+        self.exit: tuple[int | None, int | None] | None = None  # code and signal of the main process
+
+    @property
+    def may_run(self) -> bool:
+        """Whether any of it can still run user code."""
+        return self.main_runs or self.rest_runs
+
+
+class Crew:
+    """The workers of one runner, and what the runner sees of them. Workers live in `machine`, and outlive their runner
+    for as long as nobody sweeps them."""
+
+    def __init__(
+        self,
+        machine: Process,
+        witness: Witness,
+        program: Program,
+        run: str,
+        node: str,
+        incarnation: str,
+        put: Callable[[object], None],
+        on_death: Callable[[Worker], None],
+    ) -> None:
+        self.machine = machine
+        self.witness = witness
+        self.program = program
+        self.run = run
+        self.node = node
+        self.incarnation = incarnation
+        self.workers: dict[int, Worker] = {}
+        self._put = put  # an event, into the runner's machine, if the runner lives
+        self._on_death = on_death
+        self._untold: list[object] | None = None  # what the ranks do while they are being spawned
+        self._is_cleared = False
+        self._pids = 100
+
+    # --- what the runner does ------------------------------------------------------------------------------------
+
+    def launch(self, assignment: Assignment) -> None:
+        """Spawn the ranks; Launched follows, and only then what they do."""
+        clock = self.machine.clock
+        self.workers, self._untold, self._is_cleared = {}, [], False
+        failure: SpawnFailure | None = None
+        for local in range(assignment.nproc):
+            rank = assignment.first_rank + local
+            if clock.chance(self.program.unspawnable):
+                clock.seen["fault: rank could not be spawned"] += 1
+                self.witness.on_failed(Worker(self, assignment, rank, 0))
+                failure = SpawnFailure(rank=rank, path="/x", reason="no such file")
+                break
+            self._pids += 1
+            worker = self.workers[rank] = Worker(self, assignment, rank, self._pids)
+            self.witness.on_spawned(worker)
+            self._live(worker)
+        pids = tuple(worker.pid for worker in self.workers.values())
+        event = Launched(assignment.generation, pids, failure)
+        self.machine.after(clock.rng.uniform(*self.program.spawns_s), lambda: self._launched(event))
+
+    def _launched(self, event: Launched) -> None:
+        self._put(event)
+        untold, self._untold = self._untold or [], None
+        for told in untold:
+            self._put(told)
+
+    def signal(self, rank: int, number: int) -> None:
+        """A signal to the main process of a rank."""
+        worker = self.workers[rank]
+        if not worker.main_runs:
+            return
+        clock = self.machine.clock
+        if number == SIGKILL:
+            is_stuck = clock.chance(self.program.stuck)
+            if is_stuck:
+                clock.seen["fault: killed rank waits for the kernel"] += 1
+            self._stop_code(worker, main=True)
+            self.machine.after(
+                clock.rng.uniform(1.0, 4.0) if is_stuck else 0.005, lambda: self._end(worker, None, number)
+            )
+        elif worker.is_deaf:
+            clock.seen["fault: rank ignores the stop signal"] += 1
+        else:
+            code, by = (0, None) if clock.chance(self.program.obeys) else (None, number)
+            self.machine.after(clock.rng.uniform(*self.program.ends_s), lambda: self._end(worker, code, by))
+
+    def clear(self, generation: int, wait_s: float) -> None:
+        """End what is left of the generation, with SIGKILL after a while; one Cleared follows."""
+        if any(worker.rest_runs for worker in self.workers.values()):
+            self.machine.after(wait_s, lambda: self._kill_rest(generation))
+        elif not self._is_cleared:
+            self._clear(generation)
+
+    def _kill_rest(self, generation: int) -> None:
+        if self._is_cleared or not all(worker.generation == generation for worker in self.workers.values()):
+            return
+        for worker in self.workers.values():
+            self._stop_code(worker, rest=True)
+        self._clear(generation)
+
+    def _clear(self, generation: int) -> None:
+        self._is_cleared = True
+        self.machine.after(0.002, lambda: self._put(Cleared(generation)))
+
+    def sweep(self) -> None:
+        """SIGKILL to all that is left, from outside: the guard, or supd."""
+        for worker in self.workers.values():
+            if worker.is_there and worker.exit is None:
+                worker.is_there, worker.exit = False, (None, SIGKILL)
+            self._stop_code(worker, main=True, rest=True)
+
+    # --- what happens to them ------------------------------------------------------------------------------------
+
+    def crash(self, worker: Worker, code: int | None, signal: int | None) -> None:
+        """Its program fails by itself, or somebody else kills it."""
+        if worker.main_runs:
+            self.witness.on_failed(worker)
+            self._end(worker, code, signal)
+
+    def _live(self, worker: Worker) -> None:
+        clock, program = self.machine.clock, self.program
+        rng = clock.rng
+        self.machine.after(rng.uniform(*program.starts_s), lambda: self._write(worker))
+        if program.trains_s is not None:
+            self.machine.after(program.trains_s + rng.uniform(0.0, program.spread_s), lambda: self.finish(worker))
+
+        if clock.chance(program.fails_early):
+            clock.seen["fault: rank fails as it starts"] += 1
+            self.machine.after(clock.rng.uniform(0.0, 1.5), lambda: self.crash(worker, 1, None))
+
+    def _write(self, worker: Worker) -> None:
+        if worker.main_runs:
+            self._tell(Wrote(worker.generation, worker.rank))
+
+    def finish(self, worker: Worker) -> None:
+        """Its program ends with 0."""
+        if worker.main_runs:
+            self._end(worker, 0, None)
+
+    def _end(self, worker: Worker, code: int | None, signal: int | None) -> None:
+        """The main process is gone, and can be reaped."""
+        if not worker.is_there:
+            return
+        clock = self.machine.clock
+        worker.is_there, worker.exit = False, (code, signal)
+        self._stop_code(worker, main=True)
+        exit = RankExit(
+            code=code,
+            signal=signal,
+            order=0,
+            wall_s=clock.now_s,
+            ran_s=clock.now_s - worker.spawned_s,
+            stopped_by_us=False,
+        )
+        self._tell(Exited(worker.generation, worker.rank, exit, self.machine.now_s))
+        if (code, signal) != (0, None):
+            self._on_death(worker)
+
+    def _stop_code(self, worker: Worker, *, main: bool = False, rest: bool = False) -> None:
+        """User code of it stops running."""
+        did_run = worker.may_run
+        worker.main_runs &= not main
+        worker.rest_runs &= not rest
+        if did_run and not worker.may_run:
+            self.witness.on_ended(worker)
+
+    def _tell(self, event: object) -> None:
+        if self._untold is not None:
+            self._untold.append(event)
+        else:
+            self._put(event)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether any of them can still run user code."""
+        return any(worker.may_run for worker in self.workers.values())

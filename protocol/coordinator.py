@@ -194,12 +194,13 @@ class Coordinator:
         if was_heard:
             self.rendezvous.forget(node)
         if is_seated:
-            self._lose(node, "is gone, and its ranks with it", now_s)
+            self._lose(node, now_s)
         if not was_heard and not is_seated:  # what cannot even begin must not be started for ever
             self._on_runner_failed(node, "it ended before it reported", now_s)
 
-    def _lose(self, node: str, why: str, now_s: float) -> None:
+    def _lose(self, node: str, now_s: float) -> None:
         """The runner that was seated here is gone, and so is everything it had started."""
+        why = "is gone, and its ranks with it"
         if self.phase not in LIVE or node in self.current.lost:
             return
         if node not in self.current.gone and not self.current.finished_on(node):

@@ -97,7 +97,9 @@ class Rendezvous:
     def begin(self, without: str, now_s: float) -> None:
         """Gather for a generation, which leaves out this node ("": none)."""
         self._since_s, self._enough_since_s = now_s, None
-        self._without, self.unfit, self._ranked = without, {}, None
+        self._without, self._ranked = without, None
+        # What starts have failed of may have passed; what a runner itself says of its node still holds.
+        self.unfit = {node: one_line(offer.problem) for node, (offer, _) in self._offers.items() if offer.problem}
         self._failed.clear()
 
     def rest(self) -> None:

@@ -340,3 +340,17 @@ def test_an_end_that_is_told_twice_is_not_a_failed_start() -> None:
     fleet = running("a", "b")
     fleet.gone(5.0, "b1")
     assert notes(fleet.gone(5.5, "b1")) == []
+
+
+def test_a_node_that_stops_and_says_at_once_that_it_cannot_go_on_is_told_and_done_without() -> None:
+    """Its last "stopped" brings its offer along, and ends the generation: the rendezvous begins with what that says."""
+    fleet = forming("a", "b", spec=spec(1, 2, extra_nodes="grow"))
+    for runner in ("a1", "b1"):
+        fleet.offers(1.0, runner)
+    fleet.hears(2.0, "a1", Part.STOPPING, 0, *CRASHED)
+    fleet.hears(3.0, "a1", Part.STOPPED, 0, *CRASHED_AND_GONE, offer=offer(port=4001))
+    gone = offer(0, problem="no such file: t.py")
+    ranks = (rank(2, exited(signal=15, by_us=True), first=2), rank(3, exited(signal=15, by_us=True), first=2))
+    effects = fleet.hears(4.0, "b1", Part.STOPPED, 0, *ranks, offer=gone)
+    assert notes(effects)[-2:] == ["generation.launched", "node.unfit"]
+    assert nodes(fleet) == ["a"]

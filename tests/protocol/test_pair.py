@@ -117,7 +117,7 @@ def gives_up_on_runners_that_have_not_reported_since_its_restart(patch: pytest.M
     patch.setattr(
         Coordinator,
         "_on_opened",
-        lambda self, now_s: (opened(self, now_s), [self._lose(node, "is silent", now_s) for node in self.seats]),
+        lambda self, now_s: (opened(self, now_s), [self._lose(node, now_s) for node in self.seats]),
     )
 
 

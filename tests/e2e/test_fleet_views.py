@@ -74,8 +74,9 @@ def test_where_the_host_is_away_that_is_said_at_once_and_runs_go_on(fleet: Fleet
     assert f"{fleet.addresses['a']}:{fleet.port}" in refused.stderr
     fleet.host.start()
     fleet.wait_joined("a", "b")
-    fleet.wait_generation(run, 0)
-    assert [rank["pid"] for rank in fleet.ranks(run)] == [rank["pid"] for rank in before]
+    # A host that has begun anew knows a pid when the rank's runner has said it.
+    wait_for("the same ranks", lambda: [rank["pid"] for rank in fleet.ranks(run)] == [rank["pid"] for rank in before])
+    assert fleet.wait_generation(run, 0)["restarts_used"] == 0
 
 
 def test_nodes_are_shown_with_what_runs_there_from_each_of_them(fleet: Fleet) -> None:

@@ -6,10 +6,14 @@ from msgspec.structs import replace
 
 from protocol import notes, verdict
 from protocol.coordinator_events import Note
+from protocol.generation import Generation
 from protocol.job import JobSpec
 from protocol.messages.control import Incident
 from protocol.messages.member import Part, Renewal
 from protocol.restart import Failure
+
+INFRASTRUCTURE = ("runner-lost", "node-lost", "fenced")
+"""Causes that are no failure of the program."""
 
 _ENDS = ("exit", "signal", "out-of-memory")
 """Causes that are the end of a rank, at a moment that its runner knows."""
@@ -46,16 +50,17 @@ class Case:
         is_earlier = self.incident.cause in _ENDS and found.cause in _ENDS and ended_s < self._ended_s
         return self._correct(found, ended_s) if self.incident.node == node or is_earlier else ()
 
-    def lose(self, node: str, why: str, last: Renewal | None, now_s: float) -> Iterable[Note]:
-        """A runner is proven gone while the generation ends. Where no stop had reached it, it was gone before, and what
-        ended like a victim died of that. When it went nobody knows: what was seen first is told all the same."""
+    def lose(self, node: str, lost: Incident, last: Renewal | None, now_s: float) -> Iterable[Note]:
+        """A node is lost, or its runner proven gone, while the generation ends. Where no stop had reached it, it was
+        gone before, and what ended like a victim died of that. When it went nobody knows: what was seen first is told
+        all the same."""
         heard_stop = last is not None and last.part in (Part.STOPPING, Part.STOPPED)
         first = self.incident
         if not self.is_open or first is None or heard_stop or first.node == node or not _is_like_a_victim(first):
             return ()
-        lost = verdict.runner_lost(self.number, first.generation, node, why)
         summary = f"{lost.summary}; first seen: {first.summary}"
-        return self._correct(replace(lost, summary=summary, stderr_tail=first.stderr_tail), now_s)
+        found = replace(lost, number=self.number, summary=summary, stderr_tail=first.stderr_tail)
+        return self._correct(found, now_s)
 
     def _correct(self, found: Incident, ended_s: float) -> Iterable[Note]:
         assert self.incident is not None
@@ -80,22 +85,22 @@ def ended_at_s(incident: Incident, renewal: Renewal, now_s: float) -> float:
 def failure_of(
     incident: Incident,
     spec: JobSpec,
+    generation: Generation,
     *,
-    lost_its_port: bool,
+    chooses_port: bool,
     has_ever_started: bool,
-    had_started: bool,
-    ran_s: float,
     saved_step: int | None,
+    now_s: float,
 ) -> Failure:
-    """What the restart policy has to know of an incident."""
+    """What the restart policy has to know of an incident that has ended this generation."""
     is_hang = incident.cause == "hang"
     return Failure(
-        is_infrastructure=incident.cause == "runner-lost",
-        lost_its_port=lost_its_port,
+        is_infrastructure=incident.cause in INFRASTRUCTURE,
+        lost_its_port=chooses_port and generation.has_lost_its_port(incident.rank),
         exit_code=None if is_hang else incident.exit_code,  # that was our doing
         ends_run=is_hang and spec.hang.action == "fail",
         has_ever_started=has_ever_started,
-        had_started=had_started,
-        ran_s=ran_s,
+        had_started=generation.reports.all_started,
+        ran_s=generation.ran_s(now_s),
         saved_step=saved_step,
     )

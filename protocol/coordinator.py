@@ -16,16 +16,17 @@ to it. R8 what was accepted, and a generation with its full assignment, is persi
 A runner never makes this machine raise: what it says is checked against what was assigned, and ignored else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from protocol import notes, orders, verdict
-from protocol.case import Case, ended_at_s, failure_of
+from protocol.case import ended_at_s, failure_of
 from protocol.coordinator_events import (
-    FINAL,
     LIVE,
+    Ask,
     Effect,
     Event,
     Heard,
+    NodeLost,
     Note,
     Opened,
     Persist,
@@ -35,33 +36,32 @@ from protocol.coordinator_events import (
     RunnerFailed,
     RunnerGone,
     RunRecord,
-    Seat,
     Send,
     StopRequested,
+    Testified,
     Tick,
 )
-from protocol.generation import NOBODY, Generation
+from protocol.generation import Generation
 from protocol.ids import NO_GENERATION
 from protocol.job import JobSpec
 from protocol.member_events import SETTLED
 from protocol.messages.control import Incident, Outcome
-from protocol.messages.member import Answer, Order, Part, Release, Renewal
-from protocol.rendezvous import Before, Go, Hopeless, Rendezvous
-from protocol.reports import saved_step
+from protocol.messages.member import Answer, Part, Renewal
+from protocol.rendezvous import Go, Hopeless
 from protocol.restart import Again, GiveUp, decide
-from protocol.roll import Roll
+from protocol.run_state import RunState
 from protocol.seating import seats_for
+from protocol.takeover import Takeover, slots_of
 from protocol.text import one_line
-
-GENERATION_MAX = 2**31 - 1
-"""Above this a generation is nonsense; the limit keeps the next one encodable."""
+from protocol.timing import DEFAULTS, Timing
 
 
-class Coordinator:
+class Coordinator(RunState):
     """State machine of one run: no IO, no clock, no randomness of its own.
 
     `draw` gives a number from [0, 1) for the jitter of backoffs; `record` is what the journal holds of the run, or a
-    fresh one; with `allow_mixed` nodes need not run the same.
+    fresh one; with `allow_mixed` nodes need not run the same. `timing` holds for the generations to come; with
+    `keeps_isolated` their leases never end.
     """
 
     def __init__(
@@ -72,28 +72,12 @@ class Coordinator:
         draw: Callable[[], float],
         *,
         allow_mixed: bool = False,
+        timing: Timing = DEFAULTS,
+        keeps_isolated: bool = False,
     ) -> None:
-        self.spec = spec
-        self.epoch = epoch
-        self.phase = record.phase
-        self.rendezvous = Rendezvous(spec, record.slots, allow_mixed=allow_mixed)
-        self.current = Generation(  # the newest one
-            record.generation, record.seats, lost=record.lost, stalled=record.stalled, parts=record.last_parts
-        )
-        self.roll = Roll()
-        self.case = Case(record.incidents, record.incident, is_open=record.incident_is_open)
-        self.has_started = record.has_started
-        self.ledger = record.ledger
-        self.backoff_s = record.backoff_s
-        self.restart_reason = record.restart_reason
-        self.stop = record.stop
-        self.restart = record.restart
-        self.without = record.without
-        self.reason = record.reason
-        self.lacked_nodes = record.lacked_nodes
+        super().__init__(spec, record, epoch, timing, allow_mixed=allow_mixed)
+        self.keeps_isolated = keeps_isolated
         self.counted: dict[str, str] = {}  # node -> what has been told of how its ranks were counted
-        self.backoff_until_s: float | None = None
-        self.finish_by_s: float | None = None
         self._draw = draw
         self._asides: list[Note] = []  # of the event that is being handled
 
@@ -106,111 +90,132 @@ class Coordinator:
         New orders then go to every runner; whoever misses that gets the same with the answer to its next renewal.
         """
         if self.is_final:  # nothing changes any more; who still speaks is told so
-            return (
-                [self._answer(event.node, event.incarnation, event.renewal.number)] if isinstance(event, Heard) else []
-            )
+            return [self._answer_heard(event)] if isinstance(event, Heard) else []
         before, self._asides = self.record(), []
+        if self.counts_leases:
+            self.current.leases.see_clock(now_s)
         match event:
             case Opened():
                 self._on_opened(now_s)
             case Roster(nodes):
                 self.rendezvous.see(nodes)
                 self._form_if_forming(now_s)
-            case Heard(node, incarnation, renewal):
-                self._on_heard(node, incarnation, renewal, now_s)
+            case Heard():
+                self._on_heard(event, now_s)
+            case Testified(_, incarnation, testimony):
+                self.current.leases.testify(incarnation, testimony, now_s)
             case RunnerGone(node, incarnation):
                 self._on_runner_gone(node, incarnation, now_s)
             case RunnerFailed(node, reason):
                 self._on_runner_failed(node, reason, now_s)
+            case NodeLost(node, by):
+                self._on_node_lost(node, by, now_s)
             case StopRequested():
-                self._on_stop_requested(event)
+                self._on_stop_requested(event, now_s)
             case RestartRequested():
                 self._on_restart_requested(event, now_s)
             case Tick():
                 self._on_tick(now_s)
+        self._see_takeover(now_s)
+        asks = self._see_silence(now_s)
         self._check()
         after = self.record()
-        is_news = orders.cause(after.phase, after.generation, after.stop) != orders.cause(
-            before.phase, before.generation, before.stop
-        )
-        told = dict.fromkeys(self.roll.runners.items(), 0) if is_news else {}
-        if isinstance(event, Heard):
-            told.setdefault((event.node, event.incarnation), event.renewal.number)
+        is_news = orders.cause(after) != orders.cause(before)
+        answers = [self._push(*who) for who in self.roll.runners.items()] if is_news else []
+        if isinstance(event, Heard) and not (is_news and self.roll.has(event.node, event.incarnation)):
+            answers.append(self._answer_heard(event))
         persisted = [Persist(after)] if after != before else []
-        answers = (self._answer(*who, number) for who, number in told.items())
-        return [*persisted, *self._asides, *self.rendezvous.new_wants(self._not_asked), *answers]
+        return [*persisted, *self._asides, *self.rendezvous.new_wants(self.not_asked), *answers, *asks]
 
     @property
     def deadline_s(self) -> float | None:
         """When a Tick is due; None: never."""
-        forming_s = self.rendezvous.deadline_s if self.phase is Phase.FORMING else None
-        due = [d for d in (self.backoff_until_s, self.finish_by_s, forming_s) if d is not None]
-        return min(due, default=None)
-
-    @property
-    def is_final(self) -> bool:
-        """Whether nothing will change any more."""
-        return self.phase in FINAL
-
-    def order_for(self, node: str, incarnation: str) -> Order:
-        """The whole order for a runner, whatever was sent before."""
-        if self.roll.is_past(incarnation):
-            return Release()
-        seat = self.seats.get(node)
-        is_seated = seat is not None and seat.incarnation == incarnation
-        return orders.order(self.phase, self.generation, seat.assignment if seat and is_seated else None, self.stop)
+        forming_s = self.rendezvous.deadline_s if self.phase is Phase.FORMING and self.takeover is None else None
+        silence_s = self.current.leases.deadline_s if self.counts_leases else None
+        takeover_s = self.takeover.due_s if self.takeover is not None else None
+        due = (self.backoff_until_s, self.finish_by_s, forming_s, silence_s, takeover_s)
+        return min((d for d in due if d is not None), default=None)
 
     # --- runners -------------------------------------------------------------------------------------------------
 
     def _on_opened(self, now_s: float) -> None:
+        self.current.leases.begin(now_s, gone=self.current.gone)
+        if self.takeover is not None:
+            self.takeover = Takeover(self.takeover.generation, now_s + self.timing.ttl_s)
         if self.phase is Phase.BACKOFF:
             # How much of the wait had passed is not known: the boot-time clock does not outlive a boot.
             self.backoff_until_s = now_s + self.backoff_s
         if self.phase is Phase.FORMING:
             self._begin_forming(now_s)
 
-    def _on_heard(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
-        if self.roll.is_past(incarnation) or not self._speaks_for(node, incarnation):
+    def _on_heard(self, event: Heard, now_s: float) -> None:
+        node, incarnation, renewal = event.node, event.incarnation, event.renewal
+        if not self.speaks_for(event):
             return
-        if renewal.generation > max(self.generation, GENERATION_MAX):
-            return
-        if self.roll.hear(node, incarnation, renewal, now_s):
+        if self.is_seated(node, incarnation):
+            self.current.leases.hear(node, now_s, is_direct=not event.via)
+        if self.roll.hear(node, incarnation, renewal, event.via, now_s):
             self._take_in(node, incarnation, renewal, now_s)
-
-    def _speaks_for(self, node: str, incarnation: str) -> bool:
-        """Whether this is the node's runner. Another one is a stranger until the one before is proven gone: it may come
-        from a second state folder, and then it proves nothing."""
-        seat = self.seats.get(node)
-        if self.phase in LIVE and seat is not None and seat.incarnation != incarnation and node in self.current.alive:
-            return False
-        return self.roll.has_room_for(node, incarnation)
 
     def _on_runner_gone(self, node: str, incarnation: str, now_s: float) -> None:
         if self.roll.is_past(incarnation):
             return  # told again by a node that does not know yet that it is settled
-        seat = self.seats.get(node)
-        is_seated = seat is not None and seat.incarnation == incarnation
+        was_lost = self.rendezvous.find(node)  # its supd tells of it: nobody is silent there any more
         was_heard = self.roll.bury(node, incarnation)
         if was_heard:
             self.rendezvous.forget(node)
-        if is_seated:
+        if self.is_seated(node, incarnation):
             self._lose(node, now_s)
-        if not was_heard and not is_seated:  # what cannot even begin must not be started for ever
+        elif not was_heard and not was_lost:  # what cannot even begin must not be started for ever
             self._on_runner_failed(node, "it ended before it reported", now_s)
 
     def _lose(self, node: str, now_s: float) -> None:
         """The runner that was seated here is gone, and so is everything it had started."""
-        why = "is gone, and its ranks with it"
         if self.phase not in LIVE or node in self.current.lost:
             return
-        if node not in self.current.gone and not self.current.finished_on(node):
-            self._note("runner.lost", f"the runner on {node} {why}", node=node)
-            if self.phase is Phase.STOPPING:
-                self._asides += self.case.lose(node, why, self.parts.get(node), now_s)
-            else:
-                self._open_incident(verdict.runner_lost(self.case.number + 1, self.generation, node, why), now_s)
-        self.current.end_on(node, by_loss=True)
+        why = "is gone, and its ranks with it"
+        found = verdict.runner_lost(self.case.number + 1, self.generation, node, why)
+        self._blame(found, notes.runner_lost(found), node, now_s)
+        self.current.lose(node, now_s)
         self._see_whether_all_gone(now_s)
+
+    def _lapse(self, node: str, why: str, now_s: float) -> None:
+        """Nothing of this generation runs on this node any more; of its runner nothing is known (L7)."""
+        found = verdict.node_lost(self.case.number + 1, self.generation, node, why)
+        self._blame(found, notes.node_lost(found), node, now_s)
+        self.current.lapse(node, now_s)
+        self._miss(node)
+        self._see_whether_all_gone(now_s)
+
+    def _miss(self, node: str) -> None:
+        """Nobody waits for a runner on this node, and who speaks for it next may be another one."""
+        self.roll.drop(node)
+        self.rendezvous.lose(node)
+
+    def _blame(self, found: Incident, note: Note, node: str, now_s: float) -> None:
+        """The generation ends of this, if ranks were lost, and if it does not end of something else already."""
+        if node in self.current.gone or self.current.finished_on(node):
+            return
+        self._asides.append(note)
+        if self.phase is Phase.STOPPING:
+            self._asides += self.case.lose(node, found, self.parts.get(node), now_s)
+        else:
+            self._open_incident(found, now_s)
+
+    def _see_silence(self, now_s: float) -> list[Ask]:
+        """Who is silent, and who is lost (L6, L7)."""
+        if not self.counts_leases:
+            return []
+        generation = self.current
+        seen = generation.leases.look(now_s, generation.gone, self.epoch)
+        for node, before, state in seen.changed:
+            silent_s = generation.leases.silent_s(node, now_s)
+            self._asides.append(notes.silence(node, before, state, silent_s, generation.number))
+        for node in seen.lost:
+            if self.current is generation:
+                silent_s = generation.leases.silent_s(node, now_s)
+                self._lapse(node, f"was silent for {silent_s:.1f} s, and no witness has given it its word", now_s)
+        return seen.asks
 
     def _on_runner_failed(self, node: str, reason: str, now_s: float) -> None:
         if node in self.roll.runners:
@@ -220,40 +225,66 @@ class Coordinator:
             self._form_if_forming(now_s)
             self._tell_unfit(node)
 
-    @property
-    def _not_asked(self) -> frozenset[str] | None:
-        """Nodes that are not asked for a runner: the seated one may be alive, and is heard first, or is proven gone
-        (R6). None: no node is."""
-        if self.is_final or self.stop is not None:
-            return None
-        return self.current.alive if self.phase in LIVE else NOBODY
-
     # --- reports -------------------------------------------------------------------------------------------------
 
     def _take_in(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
         is_unfit = self.rendezvous.hear(node, renewal.offer if renewal.part in SETTLED else None, now_s)
         if renewal.generation > self.generation:
-            self._believe(renewal.generation)
+            self._hear_ahead(node, incarnation, renewal, now_s)
         elif self.phase is Phase.FORMING:
             if self.rendezvous.may_decide():
                 self._form(now_s)
-        elif self.phase in LIVE and self.current.concerns(node, incarnation, renewal):
+        else:
+            self._take_part(node, incarnation, renewal, now_s)
+        if is_unfit:
+            self._tell_unfit(node)
+
+    def _take_part(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
+        """What a runner has said of the generation that is live, if it has."""
+        if self.phase in LIVE and self.current.concerns(node, incarnation, renewal):
             self.current.take_in(node, renewal, now_s)
             self.has_started |= self.current.reports.all_started
             self._judge(node, renewal, now_s)
-        if is_unfit:
-            self._tell_unfit(node)
 
     def _tell_unfit(self, node: str) -> None:
         """The run goes on without a node; where it cannot, that is what it failed of."""
         if not self.is_final:
             self._asides.append(notes.unfit(node, self.rendezvous.unfit[node]))
 
-    def _believe(self, generation: int) -> None:
-        """A runner ahead of us is believed (R3): the next generation is above the highest seen."""
-        self.current = self.current.follow(generation)
-        if self.phase in (Phase.LAUNCHING, Phase.RUNNING):
-            self.phase, self.restart = Phase.STOPPING, "a runner was ahead of its coordinator"
+    def _hear_ahead(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
+        """A runner ahead of us is believed (R3), and what it runs is not touched (R6)."""
+        if self.takeover is None or self.takeover.generation < renewal.generation:
+            self.takeover = Takeover(renewal.generation, now_s + self.timing.ttl_s)
+        if renewal.generation == self.takeover.generation:
+            self.takeover.hear(node, incarnation, renewal)
+
+    def _see_takeover(self, now_s: float) -> None:
+        """Take a generation over once all have told, or it is known who has not; of a run that is to end, what is known
+        after a while. Time alone never begins the next one: who is heard of by nobody may run it."""
+        if (found := self.takeover) is None:
+            return
+        is_enough = found.is_known or (found.has_seats and self.stop is not None)
+        if found.is_whole or (found.is_late(now_s) and is_enough):
+            self._take_over(found, now_s)
+        elif self.stop is not None and found.is_late(now_s) and (self.stop.now or not self.roll.busy):
+            self.case.close()
+            self._end(Phase.STOPPED, self.reason)
+
+    def _take_over(self, found: Takeover, now_s: float) -> None:
+        seats = found.seats()
+        self.takeover, self.current = None, Generation(found.generation, seats.values())
+        self.current.leases.begin(now_s)
+        self.case.close()
+        self.restart = self.backoff_until_s = self.finish_by_s = None
+        self.phase = Phase.LAUNCHING if self.stop is None else Phase.STOPPING
+        self.rendezvous.slots = slots_of(seats)
+        self.rendezvous.rest()
+        self._asides.append(notes.taken_over(self.seats))
+        for seat in self.current.seating:
+            if self.roll.is_past(seat.incarnation):
+                self._lose(seat.node, now_s)
+        for node, renewal in found.parts.items():
+            self._take_part(node, self.roll.runners.get(node, ""), renewal, now_s)
 
     def _judge(self, node: str, renewal: Renewal, now_s: float) -> None:
         if self.phase is Phase.STOPPING:
@@ -267,8 +298,9 @@ class Coordinator:
             self.current.stalled, told = notes.of_stalls(node, self.current.stalled, renewal)
             self._asides += told
             self._see_progress(now_s)
+        self._asides += notes.of_isolation(node, renewal, self.current)
         if renewal.part in (Part.STOPPED, Part.FINISHED):
-            self.current.end_on(node, by_loss=False)
+            self.current.end_on(node)
             self._see_whether_all_gone(now_s)
 
     def _see_progress(self, now_s: float) -> None:
@@ -284,19 +316,33 @@ class Coordinator:
 
     # --- operator and time ---------------------------------------------------------------------------------------
 
-    def _on_stop_requested(self, event: StopRequested) -> None:
-        how = "now" if event.now else "with the job's grace" if event.grace_s is None else f"grace {event.grace_s:g} s"
-        self._note("operator.stopped", f"stop requested by {event.by}, {how}", by=event.by)
+    def _on_node_lost(self, node: str, by: str, now_s: float) -> None:
+        self._note("operator.node_lost", f"{by} says that nothing runs on {node} any more", node=node, by=by)
+        if self.takeover is not None and self.takeover.is_known:
+            self._take_over(self.takeover, now_s)
+        if self.phase in LIVE and node in self.current.alive:
+            self._lapse(node, f"is lost, as {by} says", now_s)
+        else:
+            self._miss(node)
+            self._form_if_forming(now_s)
+
+    def _on_stop_requested(self, event: StopRequested, now_s: float) -> None:
+        self._note("operator.stopped", f"stop requested by {event.by}, {orders.manner(event)}", by=event.by)
         self.reason = self.reason or f"stopped by {event.by}"
-        if self.phase not in LIVE:
+        if self.phase not in LIVE and self.takeover is None:
             self._end(Phase.STOPPED, self.reason)
             return
         self.stop = orders.tighter(self.stop, event, self.generation, self.spec.stop.grace_s)
-        self.phase, self.finish_by_s = Phase.STOPPING, None
+        if self.phase in LIVE:
+            self.phase, self.finish_by_s = Phase.STOPPING, None
 
     def _on_restart_requested(self, event: RestartRequested, now_s: float) -> None:
-        if self.stop is not None:
+        if self.stop is not None or self.refuses_restart:  # the shell says so
             return
+        if self.takeover is not None:  # the operator's word that nobody runs what nobody has told of
+            self.current, self.takeover = Generation(self.takeover.generation + 1, ()), None
+            self.case.close()
+            self.phase, self.restart, self.finish_by_s = Phase.FORMING, None, None
         asked, reason = f"restart requested by {event.by}", one_line(event.reason)
         why = reason or asked
         how = f", without {event.without}" if event.without else ""
@@ -308,7 +354,7 @@ class Coordinator:
             # Also while a failure is being handled: a restart that was accepted comes, whatever the policy says.
             self.phase, self.finish_by_s, self.restart = Phase.STOPPING, None, why
         else:
-            self.restart_reason = why if self.seats else ""
+            self.restart_reason = "" if self.generation == NO_GENERATION else why
             self._begin_forming(now_s)  # it comes anyway: at once then
 
     def _on_tick(self, now_s: float) -> None:
@@ -338,7 +384,9 @@ class Coordinator:
             self._form(now_s)
 
     def _form(self, now_s: float) -> None:
-        """Begin the next generation if enough nodes offer themselves."""
+        """Begin the next generation if enough nodes offer themselves, and none is being taken over."""
+        if self.takeover is not None:
+            return
         match self.rendezvous.decide(self.must_not, now_s):
             case Hopeless(reason, lacks_nodes):
                 self.lacked_nodes = lacks_nodes
@@ -351,7 +399,14 @@ class Coordinator:
     def _launch(self, nodes: tuple[str, ...], slots: dict[str, int], now_s: float) -> None:
         offers = {node: self.rendezvous.offer(node) for node in nodes}
         heirs = notes.heirs(self.rendezvous.slots, slots)
-        seats = seats_for(self.generation + 1, offers, self.roll.runners, self.restart_reason)
+        seats = seats_for(
+            self.generation + 1,
+            offers,
+            self.roll.runners,
+            self.restart_reason,
+            self.timing,
+            has_witnesses=not self.keeps_isolated,
+        )
         self.current = Generation(self.generation + 1, seats.values(), launched_s=now_s)
         self.phase, self.without = Phase.LAUNCHING, ""
         self.rendezvous.slots = slots
@@ -365,13 +420,9 @@ class Coordinator:
 
     def _see_whether_all_gone(self, now_s: float) -> None:
         if self.phase is Phase.STOPPING and self.current.is_gone:  # R1
-            self._note_end(now_s)
+            grace = orders.grace(self.stop, self.spec.stop.grace_s)
+            self._asides.append(notes.ended(self.generation, self.parts.values(), self.current.lasted_s(now_s), grace))
             self._after_generation(now_s)
-
-    def _note_end(self, now_s: float) -> None:
-        grace_s = self.spec.stop.grace_s if self.stop is None or self.stop.grace_s is None else self.stop.grace_s
-        grace = "no grace" if self.stop is not None and self.stop.now else f"grace {grace_s:g} s"
-        self._asides.append(notes.ended(self.generation, self.parts.values(), self.current.lasted_s(now_s), grace))
 
     def _after_generation(self, now_s: float) -> None:
         was_incident = self.case.close()
@@ -392,11 +443,11 @@ class Coordinator:
         failure = failure_of(
             incident,
             self.spec,
-            lost_its_port=self._chooses_port and self.current.has_lost_its_port(incident.rank),
+            self.current,
+            chooses_port=self.chooses_port,
             has_ever_started=self.has_started,
-            had_started=self.current.reports.all_started,
-            ran_s=self.current.ran_s(now_s),
             saved_step=self.saved_step,
+            now_s=now_s,
         )
         decision, self.ledger = decide(self.spec.restart, self.ledger, failure, self._draw())
         match decision:
@@ -415,79 +466,30 @@ class Coordinator:
         self._end(Phase.SUCCEEDED, "every rank ended with 0")
 
     def _end(self, phase: Phase, reason: str) -> None:
-        self.phase, self.reason = phase, reason
+        self.phase, self.reason, self.takeover = phase, reason, None
         self.backoff_until_s = self.finish_by_s = None
         self.rendezvous.rest()
         self.current.keep(*self.parts)
         self._note(f"job.{Outcome(phase.value)}", reason)
 
-    # --- what is derived -----------------------------------------------------------------------------------------
+    # --- what is said --------------------------------------------------------------------------------------------
 
-    @property
-    def generation(self) -> int:
-        """The number of the newest one; NO_GENERATION before the first."""
-        return self.current.number
+    def _answer_heard(self, event: Heard) -> Send:
+        """By the way that it came. Who is no runner of this run, or no longer, gets the number that it gave."""
+        node, incarnation = event.node, event.incarnation
+        known = self.roll.newest[node].number if self.roll.has(node, incarnation) else 0  # of a run that is over: old
+        return self._answer(node, incarnation, max(known, event.renewal.number), event.via)
 
-    @property
-    def seats(self) -> Mapping[str, Seat]:
-        """By node: its place in the newest generation."""
-        return self.current.seats
+    def _push(self, node: str, incarnation: str) -> Send:
+        """Unasked, by the way that the newest renewal came."""
+        return self._answer(node, incarnation, self.roll.newest[node].number, self.roll.via[node])
 
-    @property
-    def parts(self) -> Mapping[str, Renewal]:
-        """By node: the seated runner's newest renewal of this generation."""
-        return self.current.reports.parts
-
-    @property
-    def _chooses_port(self) -> bool:
-        """Whether rank 0 gets a port of ours; one that the job names is the job's own affair."""
-        return self.spec.rendezvous.master_port == "auto"
-
-    @property
-    def must_not(self) -> Before:
-        """What the next generation has to keep clear of."""
-        port = self.current.master_port if self._chooses_port else None
-        return Before(is_none=not self.seats, port=port, busy=self.roll.busy)
-
-    @property
-    def saved_step(self) -> int | None:
-        """The last checkpoint that any runner has seen."""
-        seen = saved_step((*self.parts.values(), *self.roll.newest.values()))
-        return self.ledger.saved_step if seen is None else seen
-
-    def _answer(self, node: str, incarnation: str, number: int) -> Send:
-        """`number` is used for those who are no runner of this run, or no longer."""
-        if self.roll.has(node, incarnation):
-            number = self.roll.newest[node].number
-        order = self.order_for(node, incarnation)
-        return Send(node, incarnation, Answer(number=number, epoch=self.epoch, order=order))
+    def _answer(self, node: str, incarnation: str, number: int, via: str) -> Send:
+        answer = Answer(number=number, epoch=self.epoch, order=self.order_for(node, incarnation))
+        return Send(node, incarnation, answer, via)
 
     def _note(self, kind: str, text: str, **detail: str | int | float | bool | None) -> None:
         self._asides.append(Note(kind, text, None if self.generation == NO_GENERATION else self.generation, detail))
-
-    def record(self) -> RunRecord:
-        """Everything durable, as it stands."""
-        return RunRecord(
-            phase=self.phase,
-            generation=self.generation,
-            seats=self.current.seating,
-            has_started=self.has_started,
-            ledger=self.ledger,
-            backoff_s=self.backoff_s,
-            restart_reason=self.restart_reason,
-            stop=self.stop,
-            restart=self.restart,
-            incidents=self.case.number,
-            incident=self.case.incident,
-            incident_is_open=self.case.is_open,
-            lost=tuple(sorted(self.current.lost)),
-            slots=self.rendezvous.slots,
-            without=self.without,
-            lacked_nodes=self.lacked_nodes,
-            stalled=self.current.stalled,
-            reason=self.reason,
-            last_parts=self.current.last_parts,
-        )
 
     def _check(self) -> None:
         assert self.current.gone <= self.seats.keys(), "a stranger takes part"

@@ -8,7 +8,7 @@ import msgspec
 
 from protocol.ids import NO_GENERATION
 from protocol.messages.control import Incident
-from protocol.messages.member import Answer, Assignment, Renewal, Stop
+from protocol.messages.member import Answer, Assignment, Question, Renewal, Stop, Testimony
 from protocol.restart import Ledger
 
 
@@ -58,10 +58,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     incident: Incident | None = None  # the last one
     incident_is_open: bool = False
     lost: tuple[str, ...] = ()  # nodes of this generation whose runner is proven gone
+    lapsed: tuple[str, ...] = ()  # nodes of this generation whose lease is over, so that nothing of it runs there
     slots: dict[str, int] = {}  # node -> its place in the order of ranks; it keeps it until another one inherits it
     without: str = ""  # a node that the next generation leaves out, as an operator wanted
     lacked_nodes: bool = False  # it failed because there were too few nodes
     stalled: tuple[int, ...] = ()  # ranks of the generation of which was told that they make no progress
+    is_taken_over: bool = False  # its runners run something newer than `generation`, and have not told all of it
     reason: str = ""  # of the final state
     last_parts: dict[str, Renewal] = {}  # node -> how its ranks ended (without what they said last), of `lost` nodes;
     # of a run that is over: of all
@@ -96,11 +98,30 @@ class Roster:
 
 @dataclass(frozen=True)
 class Heard:
-    """A runner's renewal. Node and incarnation are those of its connection, or of the record it left."""
+    """A runner's renewal. Node and incarnation are those of its connection, or of the record it left; where a witness
+    has passed it on (`via`: that one's incarnation) they are what the witness says."""
 
     node: str
     incarnation: str
     renewal: Renewal
+    via: str = ""
+
+
+@dataclass(frozen=True)
+class Testified:
+    """A witness, known by its connection, answers a question."""
+
+    node: str
+    incarnation: str
+    testimony: Testimony
+
+
+@dataclass(frozen=True)
+class NodeLost:
+    """An operator gives their word that nothing runs on a node any more."""
+
+    node: str
+    by: str
 
 
 @dataclass(frozen=True)
@@ -142,7 +163,9 @@ class Tick:
     """Time has passed."""
 
 
-Event = Opened | Roster | Heard | RunnerGone | RunnerFailed | StopRequested | RestartRequested | Tick
+Event = (
+    Opened | Roster | Heard | Testified | RunnerGone | RunnerFailed | NodeLost | StopRequested | RestartRequested | Tick
+)
 
 # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -173,11 +196,20 @@ class Want:
 
 @dataclass(frozen=True)
 class Send:
-    """Give a runner its whole order."""
+    """Give a runner its whole order; `via` as in Heard."""
 
     node: str
     incarnation: str
     answer: Answer
+    via: str = ""
 
 
-Effect = Persist | Note | Want | Send
+@dataclass(frozen=True)
+class Ask:
+    """Ask a witness, on its own connection, about another runner."""
+
+    incarnation: str  # of the witness
+    question: Question
+
+
+Effect = Persist | Note | Want | Send | Ask

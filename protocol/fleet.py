@@ -31,6 +31,7 @@ from protocol.coordinator_events import LIVE, RosterNode
 from protocol.fleet_events import (
     Admit,
     Asked,
+    DeclaredLost,
     Drop,
     Effect,
     Event,
@@ -142,6 +143,8 @@ class Fleet:
                 effects = self._on_heard(link, now_s)
             case Unlinked(link):
                 effects = self._on_unlinked(link, now_s)
+            case DeclaredLost(name):
+                effects = self._on_declared_lost(name, now_s)
             case Tick():
                 effects = self._on_tick(now_s)
         return [*effects, RosterChanged()] if self._has_changed else effects
@@ -361,6 +364,16 @@ class Fleet:
         self._show(name, may_come=True)
         self._look_by(node.may_come_until_s)
         return []
+
+    def _on_declared_lost(self, name: str, now_s: float) -> list[Effect]:
+        """It is away from now on, so that another machine may have its name (N5); if it is heard, it is up again."""
+        shown = self._roster.get(name)
+        if shown is None or shown.is_up:
+            return []
+        node = self._nodes[name]
+        node.may_come_until_s = now_s
+        self._show(name)
+        return self._departure(node)
 
     def _on_tick(self, now_s: float) -> list[Effect]:
         """Look at all nodes, where time has changed something; the next look is due when it may do so again."""

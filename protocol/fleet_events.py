@@ -71,11 +71,18 @@ class Unlinked:
 
 
 @dataclass(frozen=True)
+class DeclaredLost:
+    """An operator gives their word that nothing runs on a node any more: it is not waited for."""
+
+    node: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Opened | Asked | Probed | Heard | Unlinked | Tick
+Event = Opened | Asked | Probed | Heard | Unlinked | DeclaredLost | Tick
 
 # --- effects -----------------------------------------------------------------------------------------------------
 

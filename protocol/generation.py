@@ -6,6 +6,7 @@ What was learned about a generation dies with it (R5): the next one is another o
 from collections.abc import Iterable, Mapping
 
 from protocol.coordinator_events import Seat
+from protocol.leases import Leases
 from protocol.messages.member import Part, Renewal
 from protocol.pace import Pace
 from protocol.reports import Reports
@@ -27,6 +28,7 @@ class Generation:
         seats: Iterable[Seat],
         *,
         lost: Iterable[str] = (),
+        lapsed: Iterable[str] = (),
         stalled: tuple[int, ...] = (),
         parts: Mapping[str, Renewal] | None = None,
         launched_s: float | None = None,
@@ -36,19 +38,20 @@ class Generation:
         self.number = number
         self.seating = tuple(seats)  # by node_rank
         self.seats = {seat.node: seat for seat in self.seating}
+        self.incarnations = frozenset(seat.incarnation for seat in self.seating)  # of its runners
         self.reports = Reports(self.seats, parts)
         self.lost = set(lost)  # nodes whose runner is proven gone
+        self.lapsed = set(lapsed)  # nodes whose lease is over
         self.last_parts = dict(parts or {})  # node -> the last report there will be (without what its ranks said last)
-        self.alive = frozenset(self.seats.keys() - self.lost)  # nodes whose seated runner is not
-        self.gone = set(self.lost)  # nodes where nothing of this generation is alive
+        self.gone = self.lost | self.lapsed  # nodes where nothing of this generation is alive
+        self.alive = frozenset(self.seats.keys() - self.gone)  # nodes whose seated runner may be
+        self.leases = Leases(self.seats, launched_s or 0.0)
+        self.fenced: set[str] = set()  # nodes of which was told that their runner has ended its ranks by itself
+        self.unwitnessed: set[str] = set()  # nodes of which was told that they reach none of their witnesses
         self.stalled = stalled  # ranks of which was told that they make no progress
         self.pace = Pace()  # of its steps
         self.launched_s = launched_s
         self._looked_s: float | None = None  # when the steps were
-
-    def follow(self, number: int) -> "Generation":
-        """The same seats at another number: a runner was ahead of its coordinator."""
-        return Generation(number, self.seating, lost=self.lost, launched_s=self.launched_s)
 
     def concerns(self, node: str, incarnation: str, renewal: Renewal) -> bool:
         """Whether a report is about this generation, from the runner that has the seat, and can be true."""
@@ -65,13 +68,25 @@ class Generation:
             if (step := self.reports.last_step) is not None:
                 self.pace.saw(*step, now_s)
 
-    def end_on(self, node: str, *, by_loss: bool) -> None:
-        """Nothing of it is alive on this node; `by_loss`: its runner is proven gone."""
+    def end_on(self, node: str) -> None:
+        """Nothing of it is alive on this node, as its runner says."""
         self.gone.add(node)
-        if by_loss:
-            self.lost.add(node)
-            self.alive -= {node}
-            self.keep(node)
+
+    def lose(self, node: str, now_s: float) -> None:
+        """The runner of this node is proven gone."""
+        self.lost.add(node)
+        self._miss(node, now_s)
+
+    def lapse(self, node: str, now_s: float) -> None:
+        """The lease of this node is over: whatever its runner does, nothing of this generation runs there."""
+        self.lapsed.add(node)
+        self._miss(node, now_s)
+
+    def _miss(self, node: str, now_s: float) -> None:
+        self.gone.add(node)
+        self.alive -= {node}
+        self.leases.end(node, now_s)
+        self.keep(node)
 
     def keep(self, *nodes: str) -> None:
         """No more is heard of these nodes about this generation: what they said last is for the journal."""

@@ -8,11 +8,13 @@
 
 A failure, and a hang (health.py), is acted on at once, without waiting for the coordinator's "stop": it would say
 nothing else (R4), and so a runner whose coordinator is away does the right thing by itself. Orders only go up (R3).
-Every report carries the whole state; what is to be told is on disk first (`Persist`).
+Every report carries the whole state; what is to be told is on disk first, unless the disk is slow (`Persist`). Before
+anything else the clock is read: ranks whose lease is over (lease.py) are killed, whatever an event may say.
 """
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -20,9 +22,11 @@ from protocol import lifecycle, stalls
 from protocol.health import Health
 from protocol.ids import NO_GENERATION
 from protocol.job import JobSpec
+from protocol.lease import Lease
 from protocol.member_events import (
     SETTLED,
     Abort,
+    Answered,
     Clear,
     Cleared,
     Dismissed,
@@ -32,13 +36,15 @@ from protocol.member_events import (
     Exited,
     Inspected,
     KeepStacks,
+    KillAll,
     Launched,
     Linked,
     Looked,
     LookUpOffer,
     Offered,
-    Ordered,
     Persist,
+    Questioned,
+    Reached,
     Renew,
     Sample,
     Saved,
@@ -46,42 +52,28 @@ from protocol.member_events import (
     Spawn,
     TermLeftovers,
     Tick,
+    WordAsked,
+    WordHeard,
     Wrote,
 )
+from protocol.member_rank import Rank
 from protocol.messages.member import (
     STUCK_PIDS_MAX,
     Assignment,
     Offer,
-    Order,
     Part,
-    RankExit,
     RankReport,
     Release,
     Renewal,
     Run,
     SpawnFailure,
     Stop,
+    Tell,
     Wait,
 )
 from protocol.reports import lasting
 from protocol.signals import signal_number
-
-RENEW_S = 1.0
-"""How often the whole state is reported when nothing changes (architecture: renew)."""
-
-
-@dataclass(frozen=True)
-class _Rank:
-    """What is known of one rank."""
-
-    local_rank: int
-    pid: int
-    spawned_s: float
-    life: lifecycle.State = field(default_factory=lifecycle.Running)
-    started: bool = False
-    asked_s: float | None = None  # when it got the first signal of a stop
-    ended_s: float = 0.0
-    exit: RankExit | None = None
+from protocol.standing import Standing
 
 
 class Member:
@@ -94,16 +86,19 @@ class Member:
         self.generation = NO_GENERATION
         self.part = Part.IDLE
         self.assignment: Assignment | None = None
-        self.ranks: dict[int, _Rank] = {}
+        self.ranks: dict[int, Rank] = {}
         self.spawn_failure: SpawnFailure | None = None
         self.stuck_pids: tuple[int, ...] = ()
         self.saved_step: int | None = None
         self.offer: Offer | None = None
         self.health = Health(spec)
+        self.lease = Lease()
+        self.standing = Standing(self.lease)
         self.is_ending = False  # released or dismissed: ends once nothing is left
         self._number = 0
         self._now_s = now_s  # of the event that is being handled
-        self._renew_at_s = now_s + RENEW_S
+        self._renew_at_s = now_s + self.lease.timing.renew_s
+        self._is_to_tell = False  # the coordinator wants to know our assignment
         self._alone_since_s: float | None = now_s
         self._is_spawning = False  # a Launched is still to come
         self._is_clearing = False  # a Cleared is still to come
@@ -126,43 +121,49 @@ class Member:
         if self._has_ended:
             return []
         self._now_s = now_s
+        effects = [*(self._fence(now_s) if self.lease.is_over(now_s) else ()), *self._take(event, now_s)]
+        effects += self._settle(now_s)
+        effects += self._turn_to_witnesses(now_s)
+        self._check()
+        return [*self.standing.hold(is_settled=self._is_settled), *effects]
+
+    def _take(self, event: Event, now_s: float) -> list[Effect]:
         match event:
-            case Ordered(order):
-                effects = self._on_order(order, now_s)
+            case Answered():
+                return self._on_answered(event, now_s)
+            case Questioned() | WordAsked() | WordHeard() | Reached():
+                return self.standing.take(event, now_s)
             case Launched():
-                effects = self._on_launched(event, now_s)
+                return self._on_launched(event, now_s)
             case Wrote(generation, rank, stream):
-                effects = self._on_output(generation, rank, stream)
+                return self._on_output(generation, rank, stream)
             case Looked(generation, samples):
-                effects = self._on_looked(generation, samples, now_s)
+                return self._on_looked(generation, samples, now_s)
             case Inspected(generation, states):
                 is_old = generation != self.generation
-                effects = [] if is_old else [*self.health.on_inspected(states, now_s)]
+                return [] if is_old else [*self.health.on_inspected(states, now_s)]
             case Exited():
-                effects = self._on_exited(event, now_s)
+                return self._on_exited(event, now_s)
             case Cleared():
-                effects = self._on_cleared(event, now_s)
+                return self._on_cleared(event, now_s)
             case Offered(offer):
-                effects = self._on_offered(offer)
+                return self._on_offered(offer)
             case Saved(step):
                 self.saved_step = step
-                effects = []
+                return []
             case Linked(up):
-                effects = self._on_linked(up, now_s)
+                return self._on_linked(up, now_s)
             case Dismissed():
-                effects = self._release(now_s)
+                return self._release(now_s)
             case Tick():
-                effects = self._on_tick(now_s)
-        effects += self._settle(now_s)
-        self._check()
-        return effects
+                return self._on_tick(now_s)
 
     @property
     def deadline_s(self) -> float | None:
         """When a Tick is due; None once it has ended."""
         if self._has_ended:
             return None
-        due = [self._renew_at_s]
+        due = [self._renew_at_s, self.lease.deadline_s]
         if (look_at_s := self.health.deadline_s) is not None:
             due.append(look_at_s)
         due += [d for r in self.ranks.values() if (d := lifecycle.deadline_s(r.life)) is not None]
@@ -173,24 +174,30 @@ class Member:
 
     # --- orders --------------------------------------------------------------------------------------------------
 
-    def _on_order(self, order: Order, now_s: float) -> list[Effect]:
-        match order:
+    def _on_answered(self, event: Answered, now_s: float) -> list[Effect]:
+        if not self.lease.hears(event.answer, now_s, is_direct=event.is_direct):
+            return []
+        self._is_to_tell = isinstance(event.answer.order, Tell)
+        match event.answer.order:
             case Run(assignment):
                 return self._on_run(assignment, now_s)
-            case Stop():
-                return self._on_stop(order, now_s)
+            case Stop() as stop:
+                return self._on_stop(stop, now_s)
             case Release():
                 return self._release(now_s)
-            case Wait():
+            case Wait() | Tell():
                 return []
 
     def _on_run(self, assignment: Assignment, now_s: float) -> list[Effect]:
         if assignment.generation <= self.generation or self.is_ending:
             return []  # the present, or the past
+        if not self.lease.may_launch(assignment, now_s):
+            return []  # L3; the answer to the next renewal will say what holds now
         if not self._is_settled:
             return self._begin_stop(Stop(generation=self.generation), now_s)  # R1: first what there is must go
         self._begin_generation(assignment.generation, assignment)
         self.part, self.offer, self._is_spawning = Part.LAUNCHING, None, True
+        self._renew_at_s = min(self._renew_at_s, now_s + self.lease.timing.renew_s)
         # The coordinator has it on disk: no need to wait for ours.
         return [Spawn(assignment), *self._persist(self.report())]
 
@@ -211,6 +218,7 @@ class Member:
         self.generation, self.assignment = generation, assignment
         self.ranks, self.spawn_failure, self.stuck_pids = {}, None, ()
         self._stop = self._kill_at_s = None
+        self.standing.begin(generation, assignment)
 
     # --- the life of a generation --------------------------------------------------------------------------------
 
@@ -219,7 +227,7 @@ class Member:
         assert self.assignment is not None, "spawned without an assignment"
         self._is_spawning = False
         first = self.assignment.first_rank
-        self.ranks = {first + i: _Rank(i, pid, now_s) for i, pid in enumerate(event.pids)}
+        self.ranks = {first + i: Rank(i, pid, now_s) for i, pid in enumerate(event.pids)}
         self.health.begin(self.assignment, self.ranks, now_s)
         self.spawn_failure = event.failure
         if self.part is Part.LAUNCHING:
@@ -262,7 +270,8 @@ class Member:
         assert event.generation == self.generation, "a rank of another generation ended after its tree was gone"
         rank = self.ranks[event.rank]
         life, _ = lifecycle.step(rank.life, lifecycle.Reaped(), now_s)
-        stopped_by_us = rank.asked_s is not None and event.ended_s >= rank.asked_s
+        fenced_s = self.lease.until_s if self.lease.is_fenced else math.inf  # its guard may have been quicker than we
+        stopped_by_us = event.ended_s >= min(fenced_s, math.inf if rank.asked_s is None else rank.asked_s)
         exit = msgspec.structs.replace(event.exit, stopped_by_us=stopped_by_us)
         self.health.ended(event.rank, event.sample)
         started = rank.started or exit.code == 0 or self._shows(event.rank)
@@ -285,6 +294,23 @@ class Member:
             return self._tell()
         # It is told with the node's offer, which is looked up now: one word less on the way.
         return self._persist(self.report())
+
+    # --- the lease -----------------------------------------------------------------------------------------------
+
+    def _fence(self, now_s: float) -> list[Effect]:
+        """The lease is over: the ranks end at once, and nothing makes this generation live again here (L1)."""
+        self.lease.fence()
+        if self._is_settled:
+            return []
+        if not self._all_ended or self._is_spawning:
+            self.standing.fenced_s = round(now_s - self.lease.answered_s, 3)
+        return [KillAll(self.generation), *self._begin_stop(Stop(generation=self.generation, now=True), now_s)]
+
+    def _turn_to_witnesses(self, now_s: float) -> list[Effect]:
+        """Where the coordinator is silent; they are looked for as soon as all ranks run."""
+        if asks := self.standing.ask(now_s):
+            return [*asks, *self._tell(by_witnesses=True)]
+        return self.standing.meet(now_s) if self.part is Part.RUNNING else []
 
     # --- the node, the link, time --------------------------------------------------------------------------------
 
@@ -316,7 +342,7 @@ class Member:
         if now_s >= self._renew_at_s or (look_at_s is not None and now_s >= look_at_s):
             effects += self.health.look(now_s)
         if now_s >= self._renew_at_s:
-            self._renew_at_s = now_s + RENEW_S
+            self._renew_at_s = now_s + self.lease.timing.renew_s
             self._offer_is_old = True
             effects += self._tell()
         if (leave := self._leave_at_s) is not None and now_s >= leave:
@@ -422,7 +448,7 @@ class Member:
         must_beat = number in self.health.beaters
         return self.part is Part.LAUNCHED and not rank.started and rank.exit is None and not must_beat
 
-    def _starts_at_s(self, rank: _Rank) -> float:
+    def _starts_at_s(self, rank: Rank) -> float:
         return rank.spawned_s + self.spec.restart.start_after_s
 
     # --- reports -------------------------------------------------------------------------------------------------
@@ -440,38 +466,27 @@ class Member:
             stuck_pids=self.stuck_pids[:STUCK_PIDS_MAX],
             saved_step=self.saved_step,
             offer=self.offer,
+            fenced_s=self.standing.fenced_s,
+            unreached=self.standing.unreached(self._now_s),
+            assignment=self.assignment if self._is_to_tell else None,
         )
 
     def _rank_report(self, number: int, order: int) -> RankReport:
-        rank, watched = self.ranks[number], self.health.ranks[number]
-        ago_s = round(max(0.0, self._now_s - rank.ended_s), 4)
-        return RankReport(
-            rank=number,
-            local_rank=rank.local_rank,
-            pid=rank.pid,
-            started=rank.started,
-            exit=rank.exit and msgspec.structs.replace(rank.exit, order=order, ago_s=ago_s),
-            step=watched.sample.step,
-            total_steps=watched.sample.total_steps,
-            loss=watched.sample.loss,
-            phase=watched.sample.phase,
-            silent_s=round(watched.silent_s, 1) if watched.has_shown else None,
-            stall=watched.stall,
-            remark=watched.remark,
-        )
+        return self.ranks[number].report(number, self.health.ranks[number], order, self._now_s)
 
     def _persist(self, report: Renewal) -> list[Effect]:
         kept = lasting(report)
         if kept == self._persisted:
             return []
         self._persisted = kept
-        return [Persist(report)]
+        return [Persist(msgspec.structs.replace(report, assignment=self.assignment))]
 
-    def _tell(self) -> list[Effect]:
-        """Report the whole state; what has changed in it is on disk first."""
+    def _tell(self, *, by_witnesses: bool = False) -> list[Effect]:
+        """Report the whole state; what has changed in it is on disk first (`Persist`)."""
         self._number += 1
+        self.lease.sent(self._number, self._now_s)
         report = self.report()
-        return [*self._persist(report), Renew(report)]
+        return [*self._persist(report), Renew(report, by_witnesses or self.lease.is_unheard(self._now_s))]
 
     def _check(self) -> None:
         if self._is_settled:

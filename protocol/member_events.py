@@ -2,7 +2,20 @@
 
 from dataclasses import dataclass, field
 
-from protocol.messages.member import Assignment, Offer, Order, Part, RankExit, Renewal, SpawnFailure, StallState
+from protocol.messages.member import (
+    Answer,
+    Assignment,
+    Offer,
+    Part,
+    Question,
+    RankExit,
+    Renewal,
+    SpawnFailure,
+    StallState,
+    Testimony,
+    Witness,
+)
+from protocol.messages.witness import Word, WordWanted
 
 SETTLED = {Part.IDLE, Part.STOPPED, Part.FINISHED}
 """Parts in which nothing of any generation is alive on the node; only then can it offer itself (R1)."""
@@ -11,10 +24,42 @@ SETTLED = {Part.IDLE, Part.STOPPED, Part.FINISHED}
 
 
 @dataclass(frozen=True)
-class Ordered:
-    """The coordinator's order, from an answer."""
+class Answered:
+    """The coordinator's answer, on our connection to it, or (not `is_direct`) by way of a witness."""
 
-    order: Order
+    answer: Answer
+    is_direct: bool = True
+
+
+@dataclass(frozen=True)
+class Questioned:
+    """The coordinator wants to know of our word to another runner."""
+
+    question: Question
+
+
+@dataclass(frozen=True)
+class WordAsked:
+    """A runner, known by its connection, asks for our word."""
+
+    node: str
+    incarnation: str
+    wanted: WordWanted
+
+
+@dataclass(frozen=True)
+class WordHeard:
+    """A witness, known by its connection, answers WordWanted."""
+
+    incarnation: str
+    word: Word
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Which of our witnesses have a connection to us now; told when that changes."""
+
+    incarnations: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -126,7 +171,24 @@ class Tick:
     """Time has passed."""
 
 
-Event = Ordered | Launched | Wrote | Looked | Inspected | Exited | Cleared | Offered | Saved | Linked | Dismissed | Tick
+Event = (
+    Answered
+    | Questioned
+    | WordAsked
+    | WordHeard
+    | Reached
+    | Launched
+    | Wrote
+    | Looked
+    | Inspected
+    | Exited
+    | Cleared
+    | Offered
+    | Saved
+    | Linked
+    | Dismissed
+    | Tick
+)
 
 # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -201,16 +263,62 @@ class LookUpOffer:
 
 @dataclass(frozen=True)
 class Persist:
-    """Put the state on disk; a barrier."""
+    """Put the state on disk; a barrier, but for no longer than 0.1 s: a disk that hangs must cost no lease."""
 
     renewal: Renewal
 
 
 @dataclass(frozen=True)
 class Renew:
-    """Tell the coordinator, if there is one."""
+    """Tell the coordinator, if there is one; `by_witnesses` also by way of all our witnesses."""
 
     renewal: Renewal
+    by_witnesses: bool = False
+
+
+@dataclass(frozen=True)
+class Meet:
+    """These are our witnesses now: have a connection to each, within 10 s, so that a thousand nodes do not all connect
+    at once; at once to those that something is to be sent to."""
+
+    witnesses: tuple[Witness, ...]
+
+
+@dataclass(frozen=True)
+class AskWords:
+    """Ask all our witnesses for their word."""
+
+    wanted: WordWanted
+
+
+@dataclass(frozen=True)
+class GiveWord:
+    """Answer a runner that has asked for our word."""
+
+    incarnation: str
+    word: Word
+
+
+@dataclass(frozen=True)
+class Testify:
+    """Answer the coordinator's question."""
+
+    testimony: Testimony
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The lease of what runs here ends then, by the boot-time clock; None: nothing has one. For the guard, which kills
+    at that time whatever has become of us."""
+
+    until_s: float | None
+
+
+@dataclass(frozen=True)
+class KillAll:
+    """The lease is over: send SIGKILL to every process of the generation, at once."""
+
+    generation: int
 
 
 @dataclass(frozen=True)
@@ -219,5 +327,22 @@ class End:
 
 
 Effect = (
-    Spawn | Look | Inspect | Signal | Abort | KeepStacks | TermLeftovers | Clear | LookUpOffer | Persist | Renew | End
+    Spawn
+    | Look
+    | Inspect
+    | Signal
+    | Abort
+    | KeepStacks
+    | TermLeftovers
+    | Clear
+    | KillAll
+    | LookUpOffer
+    | Persist
+    | Renew
+    | Meet
+    | AskWords
+    | GiveWord
+    | Testify
+    | Hold
+    | End
 )

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from protocol import stalls, verdict
 from protocol.coordinator_events import Note, Seat
+from protocol.generation import Generation
 from protocol.messages.control import Incident
 from protocol.messages.member import Offer, RankReport, Renewal, Stall
 from protocol.text import host_port, one_line, some_of
@@ -51,6 +52,51 @@ def ended(generation: int, reports: Iterable[Renewal], ran_s: float, grace: str)
     text += f", {verdict.rank_list(killed)} ended by SIGKILL ({grace})" if killed else ""
     text += f", {stuck} processes still wait for the kernel" if stuck else ""
     return Note("generation.ended", text, generation, {"ran_s": round(ran_s, 3), "killed": len(killed)})
+
+
+def taken_over(seats: Mapping[str, Seat]) -> Note:
+    """A generation goes on of which the coordinator had no record."""
+    first = next(iter(seats.values())).assignment
+    text = (
+        f"generation {first.generation} on {some_of(seats)} goes on, as its runners say: there was no record of it here"
+    )
+    return Note("run.taken_over", text, first.generation, {"nodes": len(seats)})
+
+
+def silence(node: str, before: str, state: str, silent_s: float, generation: int) -> Note:
+    """A node has fallen silent, is reached only by a witness, or answers again."""
+    match state:
+        case "suspect":
+            text = f"{node} has been silent for {silent_s:.1f} s; its witnesses are asked"
+            return Note("node.suspect", text, generation, {"node": node, "silent_s": round(silent_s, 3)})
+        case "unreachable":
+            text = f"{node} is reached only by way of a witness; its ranks go on"
+            return Note("node.unreachable", text, generation, {"node": node})
+        case _:
+            return Note("node.answers", f"{node} answers again; it was {before}", generation, {"node": node})
+
+
+def runner_lost(incident: Incident) -> Note:
+    """A runner is proven gone."""
+    return Note("runner.lost", incident.summary, incident.generation, {"node": incident.node})
+
+
+def node_lost(incident: Incident) -> Note:
+    """The lease of a node is over, or an operator has given it up."""
+    return Note("node.lost", incident.summary, incident.generation, {"node": incident.node})
+
+
+def of_isolation(node: str, renewal: Renewal, generation: Generation) -> Iterable[Note]:
+    """What is to be told, once, of a runner that was fenced, or that reaches none of its witnesses."""
+    if renewal.fenced_s is not None and node not in generation.fenced:
+        generation.fenced.add(node)
+        text = f"{node} had no answer for {renewal.fenced_s:.1f} s and ended its ranks (lease.fence)"
+        yield Note("node.fenced", text, generation.number, {"node": node, "silent_s": renewal.fenced_s})
+    witnesses = generation.seats[node].assignment.witnesses
+    if witnesses and len(renewal.unreached) == len(witnesses) and node not in generation.unwitnessed:
+        generation.unwitnessed.add(node)
+        text = f"{node} reaches none of its witnesses, {some_of(renewal.unreached)}: its ranks hang on the coordinator"
+        yield Note("node.unwitnessed", text, generation.number, {"node": node})
 
 
 def opened(incident: Incident) -> Note:

@@ -1,6 +1,6 @@
 """What a runner is told, whatever it was told before (docs/protocol.md, "Who gets which order"). Pure functions."""
 
-from protocol.coordinator_events import FINAL, Phase, StopRequested
+from protocol.coordinator_events import FINAL, Phase, RunRecord, StopRequested
 from protocol.ids import NO_GENERATION
 from protocol.messages.member import Assignment, Order, Release, Run, Stop, Wait
 
@@ -18,10 +18,10 @@ def order(phase: Phase, generation: int, assignment: Assignment | None, stop: St
     return Stop(generation=generation)
 
 
-def cause(phase: Phase, generation: int, stop: Stop | None) -> tuple[object, ...]:
+def cause(run: RunRecord) -> tuple[object, ...]:
     """What the orders of a run follow from: as long as it is the same, so are they."""
-    is_stopping, is_on = phase is Phase.STOPPING, phase in (Phase.LAUNCHING, Phase.RUNNING)
-    return generation, is_on, phase in FINAL, stop if is_stopping else None
+    is_stopping, is_on = run.phase is Phase.STOPPING, run.phase in (Phase.LAUNCHING, Phase.RUNNING)
+    return run.generation, is_on, run.phase in FINAL, run.stop if is_stopping else None
 
 
 def tighter(earlier: Stop | None, asked: StopRequested, generation: int, job_grace_s: float) -> Stop:
@@ -30,3 +30,15 @@ def tighter(earlier: Stop | None, asked: StopRequested, generation: int, job_gra
         return Stop(generation=generation, grace_s=asked.grace_s, now=asked.now)
     grace_s = min(earlier.grace_s, asked.grace_s, key=lambda grace_s: job_grace_s if grace_s is None else grace_s)
     return Stop(generation=generation, grace_s=grace_s, now=earlier.now or asked.now)
+
+
+def manner(asked: StopRequested) -> str:
+    """How an operator wants a run to end, for people."""
+    return "now" if asked.now else "with the job's grace" if asked.grace_s is None else f"grace {asked.grace_s:g} s"
+
+
+def grace(stop: Stop | None, job_grace_s: float) -> str:
+    """What grace the ranks of a generation had, for people."""
+    if stop is not None and stop.now:
+        return "no grace"
+    return f"grace {job_grace_s if stop is None or stop.grace_s is None else stop.grace_s:g} s"

@@ -88,6 +88,7 @@ class Rendezvous:
         self._since_s: float | None = None  # when this rendezvous began
         self._enough_since_s: float | None = None  # when MIN nodes were there
         self._without = ""
+        self.lapsed: set[str] = set()  # nodes that were lost, and not heard since: nobody waits for them
         self.wanted: frozenset[str] = frozenset()  # nodes that have to have a runner, as was said last
         self._wants_cause: tuple[object, object] = (None, None)
         self._ranked: tuple[str, ...] | None = None  # the eligible nodes, best first; None: to be sorted anew
@@ -112,9 +113,14 @@ class Rendezvous:
         self._roster = {node.name: node for node in nodes}
         self._ranked = None
 
+    def is_up(self, node: str) -> bool:
+        """Whether the supd of a node answers."""
+        return node in self._roster and self._roster[node].is_up
+
     def hear(self, node: str, offer: Offer | None, now_s: float) -> bool:
         """What a node's runner offers; None: it runs something. Returns whether the node is unfit for a new reason."""
         self._failed.pop(node, None)
+        self.find(node)
         if offer is None:
             self._offers.pop(node, None)
             return False
@@ -128,6 +134,20 @@ class Rendezvous:
     def forget(self, node: str) -> None:
         """Its runner is gone."""
         self._offers.pop(node, None)
+
+    def lose(self, node: str) -> None:
+        """It is silent, and its lease is over: others come before it until it is heard again."""
+        self.forget(node)
+        self.lapsed.add(node)
+        self._ranked = None
+
+    def find(self, node: str) -> bool:
+        """It is heard; returns whether it was lost."""
+        was_lost = node in self.lapsed
+        if was_lost:
+            self.lapsed.remove(node)
+            self._ranked = None
+        return was_lost
 
     def fail(self, node: str, reason: str) -> bool:
         """The start of a runner has failed; returns whether that was once too often, so that the node is unfit."""
@@ -150,7 +170,8 @@ class Rendezvous:
 
     @property
     def eligible(self) -> tuple[str, ...]:
-        """The nodes that may take part, best first: who has a slot, who answers, who has less to do, then in order."""
+        """The nodes that may take part, best first: who was not lost, who has a slot, who answers, who has less to do,
+        then in order."""
         if self._ranked is None:
             fit = (n for n in self._roster.values() if n.name not in self.unfit and n.name != self._without)
             chosen = (n for n in fit if matches(self._topology, n))
@@ -177,9 +198,15 @@ class Rendezvous:
         self.wanted = wanted
         return [Want(wanted)]
 
-    def _rank(self, node: RosterNode) -> tuple[bool, bool, int, tuple[object, ...]]:
+    def _rank(self, node: RosterNode) -> tuple[bool, bool, bool, int, tuple[object, ...]]:
         holds = node.name in self.slots
-        return not holds, not node.is_up, 0 if holds else node.other_runs, self._place(node.name)
+        return (
+            node.name in self.lapsed,
+            not holds,
+            not node.is_up,
+            0 if holds else node.other_runs,
+            self._place(node.name),
+        )
 
     def _place(self, name: str) -> tuple[object, ...]:
         """Where a node stands by `rank_order`; nodes that are not there come last."""
@@ -272,7 +299,7 @@ class Rendezvous:
     def _may_come(self, there: Collection[str]) -> list[str]:
         """Who is not there and may be soon: nodes that answer, or did a moment ago, and nodes that the job names."""
         present = set(there)
-        pool = (self._roster[name] for name in self.pool if name not in present)
+        pool = (self._roster[name] for name in self.pool if name not in present and name not in self.lapsed)
         return [*(node.name for node in pool if node.is_up or node.may_come), *self._absent()]
 
     def _absent(self) -> list[str]:

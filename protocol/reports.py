@@ -98,4 +98,4 @@ def lasting(report: Renewal) -> Renewal:
         )
         for r in report.ranks
     )
-    return replace(report, number=0, offer=None, ranks=tuple(ranks))
+    return replace(report, number=0, offer=None, unreached=(), assignment=None, ranks=tuple(ranks))

@@ -16,6 +16,7 @@ class Roll:
         self.newest: dict[str, Renewal] = {}  # node -> that runner's newest renewal
         self.busy: set[str] = set()  # nodes on which something of a generation may be alive, by that renewal
         self.heard_s: dict[str, float] = {}  # node -> when that was heard
+        self.via: dict[str, str] = {}  # node -> the witness that has passed it on; "": none, it was said to us
         self._past: dict[str, None] = {}  # incarnations that are proven gone, the oldest first
 
     def has(self, node: str, incarnation: str) -> bool:
@@ -30,13 +31,13 @@ class Roll:
         """Whether this one speaks for the node, or can: nobody else does, and the table is not full."""
         return self.has(node, incarnation) or (node not in self.runners and len(self.runners) < NODES_MAX)
 
-    def hear(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> bool:
+    def hear(self, node: str, incarnation: str, renewal: Renewal, via: str, now_s: float) -> bool:
         """Take in what the runner of a node says; False where it has said something newer before."""
         self.runners[node], self.heard_s[node] = incarnation, now_s
         known = self.newest.get(node)
         if known is not None and renewal.number < known.number:
             return False
-        self.newest[node] = renewal
+        self.newest[node], self.via[node] = renewal, via
         if renewal.part in SETTLED:
             self.busy.discard(node)
         else:
@@ -48,10 +49,12 @@ class Roll:
         self._past[incarnation] = None
         if len(self._past) > PAST_MAX:
             del self._past[next(iter(self._past))]
-        if not self.has(node, incarnation):
-            return False
-        del self.runners[node]
+        return self.has(node, incarnation) and self.drop(node)
+
+    def drop(self, node: str) -> bool:
+        """Nobody speaks for the node any more, until somebody is heard; returns whether somebody did."""
         self.newest.pop(node, None)
         self.busy.discard(node)
         self.heard_s.pop(node, None)
-        return True
+        self.via.pop(node, None)
+        return self.runners.pop(node, None) is not None

@@ -2,37 +2,73 @@
 
 import re
 from collections.abc import Mapping
+from itertools import accumulate
+from math import gcd
 
 from protocol.coordinator_events import Seat
 from protocol.job import MAX_NPROC_PER_NODE
-from protocol.messages.member import Assignment, Offer, Part, Renewal
+from protocol.messages.member import WITNESSES_MAX, Assignment, Offer, Part, Renewal, Witness
+from protocol.timing import Timing
 
 _TAKEN = re.compile(rb"address already in use|EADDRINUSE|errno: 98\b", re.IGNORECASE)
 """How programs say that a port is somebody else's: C's strerror, its name, and c10d's number."""
 
 
+def witness_ranks(node_rank: int, nnodes: int) -> tuple[int, ...]:
+    """The node_ranks of the witnesses of one member of a generation: up to three, spread evenly over the slots, so that
+    neighbours, which fail together, are not each other's. The first stride has no divisor in common with `nnodes`: so
+    no part of the members has all its witnesses in itself."""
+    most = min(WITNESSES_MAX, nnodes - 1)
+    strides = [round(place * nnodes / (most + 1)) for place in range(1, most + 1)]
+    if strides:
+        strides[0] = next(stride for stride in range(strides[0], nnodes) if gcd(stride, nnodes) == 1)
+    return tuple((node_rank + stride) % nnodes for stride in strides)
+
+
 def seats_for(
-    generation: int, offers: Mapping[str, Offer], runners: Mapping[str, str], restart_reason: str
+    generation: int,
+    offers: Mapping[str, Offer],
+    runners: Mapping[str, str],
+    restart_reason: str,
+    timing: Timing,
+    *,
+    has_witnesses: bool,
 ) -> dict[str, Seat]:
-    """The seats of a generation, in the order of `offers`: contiguous ranks, the first node's address and port."""
+    """The seats of a generation, in the order of `offers`: contiguous ranks, the first node's address and port, and
+    witnesses, if the lease is to end where nobody is heard. A runner that listens nowhere is nobody's witness."""
     master = next(iter(offers.values()))
-    world_size = sum(offer.slots for offer in offers.values())
+    counts = [offer.slots for offer in offers.values()]
+    world_size, first_ranks = sum(counts), [0, *accumulate(counts)]
+    members = [
+        Witness(
+            node=node,
+            incarnation=runners[node],
+            address=offer.address,
+            port=max(offer.witness_port, 1),
+            node_rank=place,
+            first_rank=first_ranks[place],
+            nproc=offer.slots,
+        )
+        for place, (node, offer) in enumerate(offers.items())
+    ]
+    listens = [offer.witness_port > 0 for offer in offers.values()]
     seats: dict[str, Seat] = {}
-    first_rank = 0
-    for node_rank, (node, offer) in enumerate(offers.items()):
+    for place, (node, offer) in enumerate(offers.items()):
+        ranks = witness_ranks(place, len(offers)) if has_witnesses else ()
         assignment = Assignment(
             generation=generation,
-            node_rank=node_rank,
+            node_rank=place,
             nnodes=len(offers),
-            first_rank=first_rank,
+            first_rank=first_ranks[place],
             nproc=offer.slots,
             world_size=world_size,
             master_addr=master.address,
             master_port=master.port,
             restart_reason=restart_reason,
+            timing=timing,
+            witnesses=tuple(members[rank] for rank in ranks if listens[rank]),
         )
         seats[node] = Seat(node=node, incarnation=runners[node], assignment=assignment)
-        first_rank += offer.slots
     return seats
 
 

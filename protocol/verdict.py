@@ -56,7 +56,7 @@ def incident(number: int, node: str, renewal: Renewal) -> Incident | None:
         return _of_rank(number, node, renewal, report, cause, text)
     first = stalls.culprits(renewal.ranks)
     if not first:
-        return None
+        return None if renewal.fenced_s is None else fenced(number, node, renewal.generation, renewal.fenced_s)
     text = stalls.describe(first[0], node)
     others = tuple(r.rank for r in stalls.fatal(renewal.ranks) if r not in first)
     if len(first) > 1:
@@ -101,6 +101,17 @@ def runner_lost(number: int, generation: int, node: str, why: str) -> Incident:
     return Incident(
         number=number, generation=generation, cause="runner-lost", summary=f"the runner on {node} {why}", node=node
     )
+
+
+def node_lost(number: int, generation: int, node: str, why: str) -> Incident:
+    """The incident of a node whose lease is over."""
+    return Incident(number=number, generation=generation, cause="node-lost", summary=f"{node} {why}", node=node)
+
+
+def fenced(number: int, node: str, generation: int, silent_s: float) -> Incident:
+    """The incident of a runner that was cut off from everybody."""
+    summary = f"{node} was cut off: its runner had no answer for {silent_s:.1f} s and ended its ranks (lease.fence)"
+    return Incident(number=number, generation=generation, cause="fenced", summary=summary, node=node)
 
 
 def without_tails(renewal: Renewal) -> Renewal:

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from protocol import stalls, verdict
+from protocol import absence, stalls, verdict
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import LIVE, Phase
 from protocol.ids import NO_GENERATION, RunId, job_name
@@ -71,6 +71,8 @@ def run_status(
 def state_word(run: Coordinator) -> str:
     """One of RUN_STATES."""
     match run.phase:
+        case Phase.FORMING if run.stop is not None:  # of a run that is being taken over
+            return "stopping"
         case Phase.FORMING:
             return "starting" if run.generation == NO_GENERATION else "restarting"
         case Phase.LAUNCHING:
@@ -175,14 +177,9 @@ def _rank_status(node: str, report: RankReport, lost: bool, unheard_s: float) ->
     )
 
 
-SILENT_S = 5.0
-"""After so long without its report (due every second) a runner itself is what is waited for."""
-
-
 def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...], now_s: float) -> tuple[str, float | None]:
     """What the run waits for, and until when where that ends by itself."""
-    silence = _silence(run, now_s) if run.phase in LIVE else ""
-    if silence:
+    if silence := absence.waiting_for(run, now_s):
         return silence, None
     alive = tuple(r.rank for r in ranks if r.state in ("spawning", "initializing", "running", "stalled"))
     match run.phase:
@@ -209,15 +206,3 @@ def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...], now_s: float) -> t
             return ("" if alive else "what its ranks have left behind to end"), None
         case Phase.SUCCEEDED | Phase.FAILED | Phase.STOPPED:
             return "", None
-
-
-def _silence(run: Coordinator, now_s: float) -> str:
-    """Runners of this generation that have not reported: yet, or for a while."""
-    silent = []
-    for node in run.seats.keys() - run.current.gone:
-        quiet_s = now_s - run.roll.heard_s.get(node, now_s)
-        if quiet_s > SILENT_S:
-            silent.append(f"{node} (silent for {quiet_s:.0f} s)")
-        elif node not in run.parts and run.phase is not Phase.LAUNCHING:
-            silent.append(node)
-    return f"the runner on {', '.join(sorted(silent))} to report" if silent else ""

@@ -39,7 +39,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int  # 1, 2, 3 … in the run
     generation: int
-    cause: str  # exit, signal, out-of-memory, hang, spawn, runner-lost, finish-timeout
+    cause: str  # exit, signal, out-of-memory, hang, spawn, runner-lost, node-lost, fenced, finish-timeout
     summary: str  # one line: "rank 3 on gpu-01 killed by SIGKILL (pid 4711), sender unknown"
     node: str
     rank: int | None = None
@@ -131,6 +131,17 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     origin: str  # file, --set, --name, --, submitter, default
 
 
+class NodeState(enum.StrEnum):
+    """How a node is; the gravest comes last."""
+
+    READY = "ready"
+    STANDBY = "standby"
+    SUSPECT = "suspect"
+    UNREACHABLE = "unreachable"
+    FENCED = "fenced"
+    LOST = "lost"
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One node of the fleet."""
 
@@ -200,6 +211,16 @@ class RestartRun(Message, frozen=True):
     without: str = ""  # a node that the next generation leaves out
 
 
+class DeclareLost(Message, frozen=True):
+    """An operator's word that nothing runs on a node any more; `Done.runs` are those that wait no longer for its proof.
+
+    Refused: F112 (exit 3) where the fleet has no such node, F115 where it answers.
+    """
+
+    node: Annotated[str, Meta(min_length=1, max_length=63)]
+    check_only: bool = False  # say whether it would be refused, and nothing more
+
+
 class GetNodes(Message, frozen=True):
     """The nodes of the fleet: one, or with `node` empty all of them."""
 
@@ -257,7 +278,7 @@ class Resolve(Message, frozen=True):
     word: str
 
 
-Request = Start | StopRun | RestartRun | GetStatus | GetNodes | Watch | LogPaths | Describe | Resolve
+Request = Start | StopRun | RestartRun | DeclareLost | GetStatus | GetNodes | Watch | LogPaths | Describe | Resolve
 
 # --- replies -----------------------------------------------------------------------------------------------------
 
@@ -362,7 +383,7 @@ class Outcome(enum.StrEnum):
 
 RUN_STATES = ("starting", "running", "stalled", "restarting", "stopping", *Outcome)
 RANK_STATES = ("spawning", "initializing", "running", "stalled", "exited", "killed", "lost")
-NODE_STATES = ("ready", "standby", "unreachable")
+NODE_STATES = tuple(NodeState)
 """The words for how a run, a rank and a node are. A later version may have more."""
 
 

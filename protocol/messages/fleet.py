@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.ids import GenerationNumber, Incarnation, RunName
+from protocol.ids import Epoch, GenerationNumber, Incarnation, RunName
 from protocol.job import LABEL_MAX_CHARS, LABELS_MAX, MAX_NNODES, Job
 from protocol.messages import Message, decoder
 from protocol.messages.control import Greeting, LogChunk, LogSelection
@@ -63,24 +63,39 @@ class Join(Message, frozen=True):
     labels: Annotated[dict[Label, Label], Meta(max_length=LABELS_MAX)] = {}
     facts: NodeFacts = NodeFacts()
     wall_s: float = 0.0  # its clock, as it sends this
+    epoch: Epoch = 0  # the highest that it has heard of
+    host: Annotated[str, Meta(max_length=64)] = ""  # identity of the host that it has heard it of
 
 
 class Joined(Message, frozen=True):
     """The coordinator's first message to a node it takes in."""
 
     version: int
-    epoch: int
+    epoch: Epoch
     host: Name  # the node that hosts the coordinator
     warnings: tuple[Line, ...] = ()  # what is told on both sides: a clock that is far off, a join list that differs
-    identity: Annotated[str, Meta(max_length=64)] = ""  # of the host's state folder: another one counts epochs anew
+    identity: Annotated[str, Meta(max_length=64)] = ""  # of the host's state folder
+
+
+class KnownHost(msgspec.Struct, frozen=True, kw_only=True):
+    """Who hosts the coordinator, as a node knows it."""
+
+    node: Name
+    identity: Annotated[str, Meta(max_length=64)]  # of its state folder
+    address: Host
+    port: Port
+    epoch: Epoch
+    heard_s: Annotated[float, Meta(ge=0)] = 0.0  # since that node, or a runner of it, has heard the host; 0: it is it
 
 
 class JoinRefused(Message, frozen=True):
-    """The coordinator's only message to a node it does not take in; the node tries again."""
+    """The coordinator's only message to a node it does not take in; the node tries again. Or one of a node that does
+    not host, and says who does as far as it knows."""
 
     code: Word
     message: Line
     hint: Line = ""
+    host: KnownHost | None = None
 
 
 class RunnerBuried(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +126,7 @@ class NodeOrder(Message, frozen=True):
     """Everything the coordinator wants of a node."""
 
     number: int  # of the newest report heard; an order may be pushed before the next one
-    epoch: int
+    epoch: Epoch
     wanted: tuple[RunName, ...] = ()  # runs that have to have a runner there
     settled: tuple[Incarnation, ...] = ()  # incarnations of the report's `buried` that are on the coordinator's disk
 
@@ -129,7 +144,7 @@ class Visit(Message, frozen=True):
 
 
 class Probe(Message, frozen=True):
-    """Is it you that peers reach at this address?"""
+    """Is it you that peers reach at this address, and who hosts the coordinator?"""
 
     fleet: Word
 
@@ -139,6 +154,7 @@ class Probed(Message, frozen=True):
 
     node: Name
     identity: Annotated[str, Meta(max_length=64)]
+    host: KnownHost | None = None  # None: it does not know, or not yet
 
 
 class LogsNow(Message, frozen=True):

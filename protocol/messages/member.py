@@ -1,4 +1,5 @@
-"""Runner <-> coordinator: renewals that carry the whole state, answers that carry the whole order.
+"""Runner <-> coordinator: renewals that carry the whole state, answers that carry the whole order; questions and
+testimonies about runners that are silent; and both for a runner that only a witness reaches.
 
 The link is level-triggered: a renewal says everything the runner knows of its part, an answer
 everything it is to do. A lost, doubled or late message is mended by the next one; there is no
@@ -12,10 +13,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.ids import NO_GENERATION, Incarnation
+from protocol.ids import NO_GENERATION, Epoch, Incarnation
 from protocol.job import MAX_NPROC_PER_NODE, Job
 from protocol.messages import Message, decoder
 from protocol.text import Line
+from protocol.timing import DEFAULTS, Timing
 
 RANK_MAX = 2**31 - 1
 PHASE_MAX_CHARS = 100
@@ -23,12 +25,18 @@ STUCK_PIDS_MAX = 1000
 """More are not named."""
 
 DIGESTS_MAX = 16
+WITNESSES_MAX = 3
+"""More words would have to be asked for before a lease goes on, and more cuts would end it."""
+
 TAIL_LINES_MAX, TAIL_BYTES_MAX = 200, 2000
 
 Versions = Annotated[tuple[int, ...], Meta(max_length=100)]
 Tail = Annotated[tuple[Annotated[bytes, Meta(max_length=TAIL_BYTES_MAX)], ...], Meta(max_length=TAIL_LINES_MAX)]
 Pids = Annotated[tuple[int, ...], Meta(max_length=STUCK_PIDS_MAX)]
 Digests = Annotated[dict[Annotated[str, Meta(max_length=32)], Line], Meta(max_length=DIGESTS_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=63)]
+"""Of a node."""
+
 Host = Annotated[str, Meta(pattern=r"^[!-~]{1,255}\Z")]
 """A name or an address: it becomes MASTER_ADDR."""
 
@@ -137,6 +145,35 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: Line = ""  # why it can run none yet; `port` is 0 then
     note: Line = ""  # how the ranks were counted, where the job leaves that to the node or may not mean it
     digest: Digests = {}  # what it would run: "job", "script", "python", "torch"; {} where only one node can
+    witness_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # where its runner listens for others; 0: nowhere
+
+
+class Witness(msgspec.Struct, frozen=True, kw_only=True):
+    """Another member of the generation, whose word a runner needs where it hears nothing of the coordinator."""
+
+    node: Name
+    incarnation: Incarnation  # of its runner
+    address: Host
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    node_rank: int
+    first_rank: Annotated[int, Meta(ge=0, le=RANK_MAX)]
+    nproc: Annotated[int, Meta(ge=1, le=MAX_NPROC_PER_NODE)]
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's own part of a generation; persisted before it is sent, sent again unchanged."""
+
+    generation: int
+    node_rank: int
+    nnodes: int
+    first_rank: Annotated[int, Meta(ge=0, le=RANK_MAX)]
+    nproc: Annotated[int, Meta(ge=1, le=MAX_NPROC_PER_NODE)]
+    world_size: int
+    master_addr: Host
+    master_port: Annotated[int, Meta(ge=1, le=65535)]
+    restart_reason: Line = ""  # "" for generation 0; else for SUPD_RESTART_REASON
+    timing: Timing = DEFAULTS
+    witnesses: Annotated[tuple[Witness, ...], Meta(max_length=WITNESSES_MAX)] = ()  # (): its lease never ends
 
 
 class Renewal(Message, frozen=True):
@@ -150,20 +187,9 @@ class Renewal(Message, frozen=True):
     stuck_pids: Pids = ()  # killed 5 s ago and still waiting for the kernel
     saved_step: int | None = None  # by `checkpoint.marker`
     offer: Offer | None = None  # None while it runs something, or the node is not looked at yet
-
-
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's own part of a generation; persisted before it is sent, sent again unchanged."""
-
-    generation: int
-    node_rank: int
-    nnodes: int
-    first_rank: Annotated[int, Meta(ge=0, le=RANK_MAX)]
-    nproc: Annotated[int, Meta(ge=1, le=MAX_NPROC_PER_NODE)]
-    world_size: int
-    master_addr: str
-    master_port: Annotated[int, Meta(ge=1, le=65535)]
-    restart_reason: str = ""  # "" for generation 0; else one line, for SUPD_RESTART_REASON
+    fenced_s: float | None = None  # it has ended its ranks because it had got no answer for so long; None: it has not
+    unreached: Annotated[tuple[Name, ...], Meta(max_length=WITNESSES_MAX)] = ()  # witnesses, 15 s later
+    assignment: Assignment | None = None  # of `generation`, where it was told to tell it
 
 
 class Run(Message, frozen=True):
@@ -184,27 +210,55 @@ class Wait(Message, frozen=True):
     """Order: nothing to do yet."""
 
 
+class Tell(Message, frozen=True):
+    """Order: go on, and tell your assignment: the coordinator has none of this generation."""
+
+
 class Release(Message, frozen=True):
     """Order: the run is over; stop whatever there is, and end."""
 
 
-Order = Run | Stop | Wait | Release
+Order = Run | Stop | Wait | Tell | Release
 
 
 class Answer(Message, frozen=True):
     """The coordinator's whole order for one runner."""
 
     number: int  # of the newest renewal heard from it; an answer may be pushed before the next one
-    epoch: int  # start count of the coordinator
+    epoch: Epoch
     order: Order
+
+
+class Question(Message, frozen=True):
+    """The coordinator to a witness: when have you last given this runner your word? For a while it gets none then."""
+
+    number: int  # of the question; the answer repeats it
+    epoch: Epoch
+    node: Name
+    incarnation: Incarnation
+
+
+class AnswerFor(Message, frozen=True):
+    """The coordinator to a witness: pass this on to a runner whose renewal you have passed on."""
+
+    node: Name
+    incarnation: Incarnation
+    answer: Answer
 
 
 class Welcome(Message, frozen=True):
     """The coordinator's first message to a runner: which version they speak, and the job itself."""
 
     version: int
-    epoch: int
+    epoch: Epoch
     job: Job
+
+
+class JobWanted(Message, frozen=True):
+    """The coordinator's first message to a runner whose run it does not know: it has lost its memory, or has moved."""
+
+    version: int
+    epoch: Epoch
 
 
 class Rejected(Message, frozen=True):
@@ -218,13 +272,38 @@ class Hello(Message, frozen=True):
 
     versions: Versions  # that it speaks
     fleet: Annotated[str, Meta(max_length=300)]
-    node: Annotated[str, Meta(min_length=1, max_length=63)]  # where it is
+    node: Name  # where it is
     run: Annotated[str, Meta(max_length=100)]  # that it serves
     incarnation: Incarnation  # this runner, and no other one ever
+    epoch: int = 0  # the highest that it has heard of
+    answered_s: Annotated[float, Meta(ge=0)] | None = None  # since one of that epoch has answered it; None: none has
 
 
-ToCoordinator = Hello | Renewal
-ToRunner = Welcome | Rejected | Answer
+class JobTold(Message, frozen=True):
+    """A runner to a coordinator that has asked for it: the job as it was submitted. Welcome follows."""
+
+    job: Job
+
+
+class Testimony(Message, frozen=True):
+    """A witness to the coordinator: how long ago it has last given a runner its word. It gives none for a while."""
+
+    number: int  # of the question
+    node: Name
+    incarnation: Incarnation
+    word_s: Annotated[float, Meta(ge=0)] | None  # since its last word to that runner; None: it has given none
+
+
+class RenewalOf(Message, frozen=True):
+    """A witness to the coordinator: a renewal that it passes on. Only here identity is not the connection's (R3)."""
+
+    node: Name
+    incarnation: Incarnation
+    renewal: Renewal
+
+
+ToCoordinator = Hello | JobTold | Renewal | RenewalOf | Testimony
+ToRunner = Welcome | JobWanted | Rejected | Answer | AnswerFor | Question
 
 decode_to_coordinator: Callable[[bytes], ToCoordinator] = decoder(ToCoordinator)
 decode_to_runner: Callable[[bytes], ToRunner] = decoder(ToRunner)

@@ -22,11 +22,13 @@ class TakeOn(Message, frozen=True):
     orphan_wait_s: float
     linger_s: float
     address: str = "127.0.0.1"  # by which other nodes reach this one: rank 0's MASTER_ADDR
+    witness_ports: tuple[int, int] | None = None  # from the first to the last one that it may listen on; None: any
     beats_dir: str = ""  # on a memory file system; the ranks' heartbeat pages are made there, and removed
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runner knew last, written before it is told to anyone: `<run dir>/<incarnation>.record`.
+    """What a runner knew last, written before it is told to anyone, unless the disk takes longer than 0.1 s:
+    `<run dir>/<incarnation>.record`.
 
     The next supd reads it when the runner is gone, so that runs which ended unseen are told truly.
     """

@@ -10,8 +10,8 @@ from types import ModuleType
 from structs import Row, Shape, about, fields_parts, rows
 from tabular import table_text
 
-from protocol import coordinator_events, errors, job, restart
-from protocol.messages import Message, control, fleet, member, runner
+from protocol import coordinator_events, errors, job, restart, timing
+from protocol.messages import Message, control, fleet, member, runner, witness
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 BEGIN = "<!-- From here to the next mark: written by scripts/docs from the code. -->"
@@ -86,11 +86,28 @@ SECTIONS = (
         spoken=(
             Spoken(member.Hello, "runner", "host", "its first frame, once"),
             Spoken(member.Welcome, "host", "runner", "the answer to `Hello`, once"),
+            Spoken(member.JobWanted, "host", "runner", "the answer to `Hello` where the run is not known, once"),
+            Spoken(member.JobTold, "runner", "host", "the answer to `JobWanted`, once; `Welcome` follows"),
             Spoken(member.Rejected, "host", "runner", "the answer to `Hello` instead; the connection ends"),
             Spoken(member.Renewal, "runner", "host", "after `Welcome`: every second, and at once on a change"),
             Spoken(member.Answer, "host", "runner", "the answer to each `Renewal`, and unasked when its order changes"),
+            Spoken(member.RenewalOf, "runner", "host", "a witness, for each `PassOn`"),
+            Spoken(member.AnswerFor, "host", "runner", "the answer to each `RenewalOf`, and unasked as `Answer`"),
+            Spoken(member.Question, "host", "runner", "to the witnesses of a runner that is silent, every 0.3 s"),
+            Spoken(member.Testimony, "runner", "host", "the answer to each `Question`"),
         ),
-        modules=(member,),
+        modules=(member, timing),
+    ),
+    Section(
+        title="Runner and runner",
+        about="Between two runners of a run, on the port that one offers as `witness_port`; both begin with `Hello`.",
+        spoken=(
+            Spoken(witness.WordWanted, "runner", "its witness", "every 0.25 s while the coordinator does not answer"),
+            Spoken(witness.Word, "witness", "runner", "the answer to each `WordWanted`"),
+            Spoken(witness.PassOn, "runner", "its witness", "a `Renewal`, while the coordinator does not reach it"),
+            Spoken(witness.PassedOn, "witness", "runner", "for each `AnswerFor` of the coordinator"),
+        ),
+        modules=(witness,),
     ),
     Section(
         title="The job",
@@ -107,6 +124,7 @@ SECTIONS = (
             Spoken(control.Start, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
             Spoken(control.StopRun, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
             Spoken(control.RestartRun, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
+            Spoken(control.DeclareLost, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
             Spoken(control.GetStatus, "supctl", "supd", "a request; answered by `Statuses` or `Failure`"),
             Spoken(control.GetNodes, "supctl", "supd", "a request; answered by `Nodes` or `Failure`"),
             Spoken(

@@ -15,7 +15,9 @@ from protocol.job import (
     TopologyTable,
 )
 from protocol.messages import control as c
+from protocol.messages import fleet as f
 from protocol.messages import member as m
+from protocol.timing import Timing
 
 JOB = Job(
     run="train@1a2b3c",
@@ -87,6 +89,15 @@ SMALL_JOB = Job(
     spec=JobSpec(name="small", run=RunTable(command=("./run",))),
     submitter=Submitter(folder="/", source="j", python="python3", env={}, limits={}, umask=0o22, user="1000"),
 )
+WITNESS = m.Witness(
+    node="n1",
+    incarnation="00ee00ee00ee00ee",
+    address="10.0.0.1",
+    port=41900,
+    node_rank=0,
+    first_rank=0,
+    nproc=4,
+)
 ASSIGNMENT = m.Assignment(
     generation=3,
     node_rank=1,
@@ -97,6 +108,8 @@ ASSIGNMENT = m.Assignment(
     master_addr="10.0.0.1",
     master_port=41873,
     restart_reason="rank 2 on n1 (pid 4711) killed by SIGKILL, sender unknown",
+    timing=Timing(renew_s=0.4, alone_s=0.8, suspect_s=1.2, fence_s=1.5, ttl_s=2.0, word_s=0.8),
+    witnesses=(WITNESS,),
 )
 RENEWAL = m.Renewal(
     number=4711,
@@ -158,7 +171,11 @@ RENEWAL = m.Renewal(
         waits_for="port 40001",
         note="by NVML",
         digest={"job": "9f86d081884c7d65", "torch": "2.13.0"},
+        witness_port=41901,
     ),
+    fenced_s=4.5,
+    unreached=("n1",),
+    assignment=ASSIGNMENT,
 )
 INCIDENT = c.Incident(
     number=2,
@@ -259,6 +276,8 @@ LOGS = c.LogSelection(
     since_wall_s=1770000000.25,
     until_wall_s=1770000060.5,
 )
+
+KNOWN_HOST = f.KnownHost(node="n3", identity="6c2f0e2d5b1f0e2d", address="10.0.0.3", port=29410, epoch=7, heard_s=2.5)
 
 LIFE_OFFER = m.Offer(slots=2, address="127.0.0.1", port=40001)
 TERMINATED = m.RankExit(signal=15, order=0, wall_s=1770000000.25, ran_s=2.5, stopped_by_us=True)

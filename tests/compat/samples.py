@@ -16,12 +16,14 @@ from protocol.messages import control as c
 from protocol.messages import decoder
 from protocol.messages import fleet as f
 from protocol.messages import member as m
+from protocol.messages import witness as w
 from protocol.messages.runner import Record, TakeOn, decode_record, decode_take_on
 from protocol.restart import Ledger
 from tests.compat.parts import (
     ASSIGNMENT,
     INCIDENT,
     JOB,
+    KNOWN_HOST,
     LIFE_OFFER,
     LOGS,
     NODE_STATUS,
@@ -40,6 +42,18 @@ VERSION_1: dict[str, Samples] = {
         m.decode_to_coordinator,
         [
             m.Hello(versions=(1,), fleet="default", node="n1", run="train@1a2b3c", incarnation="00ff00ff00ff00ff"),
+            m.Hello(
+                versions=(1,),
+                fleet="default",
+                node="n1",
+                run="train@1a2b3c",
+                incarnation="00ff00ff00ff00ff",
+                epoch=7,
+                answered_s=0.5,
+            ),
+            m.JobTold(job=SMALL_JOB),
+            m.Testimony(number=3, node="n1", incarnation="00ee00ee00ee00ee", word_s=4.5),
+            m.RenewalOf(node="n1", incarnation="00ee00ee00ee00ee", renewal=m.Renewal(number=1)),
             RENEWAL,
             m.Renewal(number=1),
             *(m.Renewal(number=2, part=part) for part in m.Part),
@@ -50,12 +64,26 @@ VERSION_1: dict[str, Samples] = {
         [
             m.Welcome(version=1, epoch=7, job=JOB),
             m.Welcome(version=1, epoch=7, job=SMALL_JOB),
+            m.JobWanted(version=1, epoch=7),
             m.Rejected(reason="this is fleet a, not b"),
+            m.Question(number=3, epoch=7, node="n1", incarnation="00ee00ee00ee00ee"),
+            m.AnswerFor(node="n1", incarnation="00ee00ee00ee00ee", answer=m.Answer(number=9, epoch=7, order=m.Wait())),
+            m.Answer(number=9, epoch=7, order=m.Tell()),
             m.Answer(number=9, epoch=7, order=m.Run(assignment=ASSIGNMENT)),
             m.Answer(number=9, epoch=7, order=m.Stop(generation=3, grace_s=5.0, now=True)),
             m.Answer(number=9, epoch=7, order=m.Stop(generation=3)),
             m.Answer(number=9, epoch=7, order=m.Wait()),
             m.Answer(number=9, epoch=7, order=m.Release()),
+        ],
+    ),
+    "between-runners": (
+        w.decode_peer,
+        [
+            m.Hello(versions=(1,), fleet="default", node="n1", run="train@1a2b3c", incarnation="00ff00ff00ff00ff"),
+            w.WordWanted(number=2, generation=3),
+            w.Word(number=2, generation=3, is_given=True),
+            w.PassOn(renewal=m.Renewal(number=1)),
+            w.PassedOn(answer=m.Answer(number=9, epoch=7, order=m.Wait())),
         ],
     ),
     "first": (
@@ -120,6 +148,18 @@ VERSION_1: dict[str, Samples] = {
                 with_env=True,
                 pid=100,
             ),
+            f.Join(
+                versions=(1,),
+                fleet="default",
+                node="n2",
+                identity="5b1f0e2d5b1f0e2d",
+                incarnation=8,
+                address="10.0.0.2",
+                port=29410,
+                join=("n1:29410",),
+                epoch=7,
+                host="6c2f0e2d5b1f0e2d",
+            ),
         ],
     ),
     "reports": (
@@ -147,6 +187,7 @@ VERSION_1: dict[str, Samples] = {
             f.JoinRefused(code="F302", message="no"),
             f.NodeOrder(number=12, epoch=7, wanted=("train@1a2b3c",), settled=("00ee00ee00ee00ee",)),
             f.NodeOrder(number=1, epoch=7),
+            f.JoinRefused(code="F308", message="n2 does not host", host=KNOWN_HOST),
         ],
     ),
     "from-peer": (
@@ -162,6 +203,7 @@ VERSION_1: dict[str, Samples] = {
                 env=(("RANK", "3", "supd"), ("HF_TOKEN", "***", "inherited")),
                 files=("/state/logs/train@1a2b3c/gen-0003/rank-00003.out",),
             ),
+            f.Probed(node="n2", identity="5b1f0e2d5b1f0e2d", host=KNOWN_HOST),
         ],
     ),
     "logs-now": (
@@ -209,6 +251,7 @@ VERSION_1: dict[str, Samples] = {
                 orphan_wait_s=3600.0,
                 linger_s=60.0,
                 address="10.0.0.2",
+                witness_ports=(41000, 41063),
                 beats_dir="/dev/shm/supd-1000/00ff00ff00ff00ff",
             )
         ],
@@ -237,10 +280,12 @@ VERSION_1: dict[str, Samples] = {
                 incident=INCIDENT,
                 incident_is_open=True,
                 lost=("n1",),
+                lapsed=("n4",),
                 slots={"n2": 0},
                 without="n3",
                 lacked_nodes=True,
                 stalled=(6,),
+                is_taken_over=True,
                 reason="stopped by me",
                 last_parts={"n2": RENEWAL},
             ),
@@ -274,6 +319,7 @@ VERSION_1: dict[str, Samples] = {
             c.StopRun(run="train", all_runs=True, grace_s=5.0, now=True),
             c.StopRun(),
             c.RestartRun(run="train", reason="new data", without="n3"),
+            c.DeclareLost(node="n2", check_only=True),
             c.GetNodes(node="n2"),
             c.GetNodes(),
             c.GetStatus(run="train", with_ranks=True),

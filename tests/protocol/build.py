@@ -3,9 +3,12 @@
 from typing import Any
 
 from protocol.job import Job, JobSpec, RestartTable, RunTable, StopTable, Submitter, TopologyTable
+from protocol.member_events import Answered
 from protocol.messages.member import (
+    Answer,
     Assignment,
     Offer,
+    Order,
     Part,
     RankExit,
     RankReport,
@@ -13,9 +16,12 @@ from protocol.messages.member import (
     Stall,
     StallAction,
     StallState,
+    Witness,
 )
 
 PORT = 4000
+WITNESS_PORT = 5000
+"""Where every runner listens for its witnesses."""
 
 
 def job_spec(
@@ -52,9 +58,9 @@ def submitted(spec: JobSpec, **submitter: Any) -> Job:
     return Job(run="j@1", spec=spec, submitter=Submitter(**given | submitter))
 
 
-def offer(slots: int = 2, *, port: int = PORT, problem: str = "") -> Offer:
+def offer(slots: int = 2, *, port: int = PORT, problem: str = "", witness_port: int = WITNESS_PORT) -> Offer:
     """What a node can give."""
-    return Offer(slots=slots, address="10.0.0.1", port=port, problem=problem)
+    return Offer(slots=slots, address="10.0.0.1", port=port, problem=problem, witness_port=witness_port)
 
 
 def assignment(generation: int = 0, **changed: Any) -> Assignment:
@@ -70,6 +76,30 @@ def assignment(generation: int = 0, **changed: Any) -> Assignment:
         "master_port": PORT,
     }
     return Assignment(**given | changed)
+
+
+def witness(node: str, node_rank: int = 1) -> Witness:
+    """The first runner of another node, as its peers know it."""
+    return Witness(
+        node=node,
+        incarnation=f"{node}1",
+        address="10.0.0.2",
+        port=WITNESS_PORT,
+        node_rank=node_rank,
+        first_rank=2 * node_rank,
+        nproc=2,
+    )
+
+
+def witnessed(generation: int = 0, *, by: str = "bc", **changed: Any) -> Assignment:
+    """One node's two ranks, with the first runners of nodes `by` as witnesses."""
+    witnesses = tuple(witness(node, place) for place, node in enumerate(by, 1))
+    return assignment(generation, witnesses=witnesses, **changed)
+
+
+def answered(order: Order, *, number: int = 0, epoch: int = 0, is_direct: bool = True) -> Answered:
+    """An order that reaches a runner; `number` 0 answers no renewal in particular."""
+    return Answered(Answer(number=number, epoch=epoch, order=order), is_direct=is_direct)
 
 
 def exited(

@@ -1,7 +1,10 @@
 """A coordinator under test, with short ways to tell it things and to look at what it does."""
 
+from collections.abc import Mapping
+
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import (
+    Ask,
     Effect,
     Event,
     Heard,
@@ -14,10 +17,13 @@ from protocol.coordinator_events import (
     RunnerGone,
     RunRecord,
     Send,
+    Testified,
+    Tick,
     Want,
 )
 from protocol.job import JobSpec, RestartTable
-from protocol.messages.member import Answer, Order, Part, RankReport, Renewal
+from protocol.messages.member import Answer, Assignment, Order, Part, RankReport, Renewal, Testimony
+from protocol.timing import DEFAULTS, Timing
 from tests.protocol.build import exited, job_spec, offer, rank, renewal
 
 PATIENT = RestartTable(max_restarts=3, backoff_s=5.0)
@@ -28,13 +34,22 @@ class Fleet:
     """The coordinator of one run; `numbers` are those of each runner's renewals."""
 
     def __init__(
-        self, *nodes: str, spec: JobSpec | None = None, record: RunRecord | None = None, epoch: int = 1
+        self,
+        *nodes: str,
+        spec: JobSpec | None = None,
+        record: RunRecord | None = None,
+        epoch: int = 1,
+        timing: Timing = DEFAULTS,
+        keeps_isolated: bool = False,
     ) -> None:
         self.nodes = nodes or ("a",)
         self.spec = spec or job_spec(restart=PATIENT, nnodes=(len(self.nodes), len(self.nodes)))
         self.epoch = epoch
         self.record = record or RunRecord()  # what the journal has
-        self.coordinator = Coordinator(self.spec, self.record, epoch, lambda: 0.5)
+        self.keeps_isolated = keeps_isolated
+        self.coordinator = Coordinator(
+            self.spec, self.record, epoch, lambda: 0.5, timing=timing, keeps_isolated=keeps_isolated
+        )
         self.numbers: dict[str, int] = {}
         self.last: dict[str, Renewal] = {}  # of the runners that are alive
 
@@ -58,12 +73,56 @@ class Fleet:
         return self.at(now_s, Roster(tuple(nodes)))
 
     def hears(
-        self, now_s: float, runner: str, part: Part, generation: int = 0, *ranks: RankReport, **more: object
+        self,
+        now_s: float,
+        runner: str,
+        part: Part,
+        generation: int = 0,
+        *ranks: RankReport,
+        via: str = "",
+        **more: object,
     ) -> list[Effect]:
         """A renewal of `runner`, called by its node and a number: "a1" is the first runner of node a."""
         number = self.numbers[runner] = self.numbers.get(runner, 0) + 1
         self.last[runner] = renewal(number, part, generation, *ranks, **more)
-        return self.at(now_s, Heard(runner[0], runner, self.last[runner]))
+        return self.at(now_s, Heard(runner[0], runner, self.last[runner], via))
+
+    def renews(self, now_s: float, runner: str, via: str = "") -> list[Effect]:
+        """It says again what it has said last."""
+        last = self.last[runner]
+        more = {name: getattr(last, name) for name in ("offer", "fenced_s", "assignment")}
+        return self.hears(now_s, runner, last.part, last.generation, *last.ranks, via=via, **more)
+
+    def testifies(self, now_s: float, ask: Ask, word_s: float | None = None) -> list[Effect]:
+        """A witness answers: it gave the runner its last word so long ago."""
+        asked = ask.question
+        told = Testimony(number=asked.number, node=asked.node, incarnation=asked.incarnation, word_s=word_s)
+        return self.at(now_s, Testified(ask.incarnation[0], ask.incarnation, told))
+
+    def passes(
+        self, from_s: float, until_s: float, silent: str = "", mute: str = "", via: Mapping[str, str] | None = None
+    ) -> list[Effect]:
+        """Time passes, with a look each 0.3 s. Every runner that is alive renews each second, but those on `silent`
+        nodes; those in `via` by way of that witness only. Each answers questions at once, but those on `silent` and
+        `mute` nodes."""
+        done: list[Effect] = []
+        via = via or {}
+        for tenth in range(1, round((until_s - from_s) * 10) + 1):
+            now_s = round(from_s + tenth / 10, 6)
+            effects: list[Effect] = []
+            for runner in [r for r in self.last if r[0] not in silent and tenth % 10 == 0]:
+                effects += self.renews(now_s, runner, via.get(runner, ""))
+            if (due_s := self.coordinator.deadline_s) is not None and now_s >= due_s:
+                effects += self.at(now_s, Tick())
+            asked = [e for e in effects if isinstance(e, Ask) and e.incarnation[0] not in silent + mute]
+            for ask in asked:
+                effects += self.testifies(now_s, ask)
+            done += effects
+        return done
+
+    def given(self, node: str) -> Assignment:
+        """The assignment of its seat."""
+        return self.coordinator.seats[node].assignment
 
     def offers(self, now_s: float, runner: str, generation: int = -1, port: int = 4000) -> list[Effect]:
         """A runner with nothing to do offers two ranks."""
@@ -81,7 +140,9 @@ class Fleet:
 
     def restarted(self, now_s: float) -> "Fleet":
         """After a kill -9: what the journal has, what runners say again, and proof for those that are gone."""
-        fleet = Fleet(*self.nodes, spec=self.spec, record=self.record, epoch=self.epoch + 1)
+        fleet = Fleet(
+            *self.nodes, spec=self.spec, record=self.record, epoch=self.epoch + 1, keeps_isolated=self.keeps_isolated
+        )
         fleet.numbers, fleet.last = self.numbers, self.last
         fleet.opens(now_s)
         for seat in self.record.seats:
@@ -96,14 +157,14 @@ class Fleet:
         return self.coordinator.phase.value
 
 
-def forming(*nodes: str, spec: JobSpec | None = None) -> Fleet:
-    fleet = Fleet(*nodes, spec=spec)
+def forming(*nodes: str, spec: JobSpec | None = None, keeps_isolated: bool = False) -> Fleet:
+    fleet = Fleet(*nodes, spec=spec, keeps_isolated=keeps_isolated)
     fleet.opens(0.0)
     return fleet
 
 
-def launching(*nodes: str, spec: JobSpec | None = None) -> Fleet:
-    fleet = forming(*nodes, spec=spec)
+def launching(*nodes: str, spec: JobSpec | None = None, keeps_isolated: bool = False) -> Fleet:
+    fleet = forming(*nodes, spec=spec, keeps_isolated=keeps_isolated)
     for node in fleet.nodes:
         fleet.offers(1.0, f"{node}1")
     assert fleet.phase == "launching"
@@ -116,8 +177,8 @@ def started(node_rank: int = 0) -> tuple[RankReport, RankReport]:
     return rank(first, first=first), rank(first + 1, first=first)
 
 
-def running(*nodes: str, spec: JobSpec | None = None) -> Fleet:
-    fleet = launching(*nodes, spec=spec)
+def running(*nodes: str, spec: JobSpec | None = None, keeps_isolated: bool = False) -> Fleet:
+    fleet = launching(*nodes, spec=spec, keeps_isolated=keeps_isolated)
     for node_rank, node in enumerate(fleet.nodes):
         fleet.hears(2.0, f"{node}1", Part.RUNNING, 0, *started(node_rank))
     assert fleet.phase == "running"
@@ -160,6 +221,14 @@ def orders(effects: list[Effect]) -> dict[str, Order]:
 
 def notes(effects: list[Effect]) -> list[str]:
     return [e.kind for e in effects if isinstance(e, Note)]
+
+
+def noted(effects: list[Effect], kind: str) -> list[Note]:
+    return [e for e in effects if isinstance(e, Note) and e.kind == kind]
+
+
+def asks(effects: list[Effect]) -> list[Ask]:
+    return [e for e in effects if isinstance(e, Ask)]
 
 
 def wanted_runners(effects: list[Effect]) -> list[str]:

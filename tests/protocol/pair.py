@@ -4,8 +4,6 @@ The network loses, doubles and delays; workers, runners and the coordinator die.
 checked here, at every step; what must happen once the faults have ended is the test's.
 """
 
-import heapq
-import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from protocol.job import JobSpec
 from protocol.member import Member
 from protocol.messages.member import Answer, Assignment, Offer, RankExit, Renewal, StallState
 from protocol.signals import SIGABRT, SIGKILL
+from tests.protocol.timeline import Do, Timeline
 
 NODE = "n1"
 NPROC = 2
@@ -45,13 +44,13 @@ class Net:
     held: float = 0.0  # share of messages that are ten times as late
 
 
-class World:
+class World(Timeline):
     """One run on one node."""
 
     def __init__(self, spec: JobSpec, seed: int) -> None:
+        super().__init__(0.0)
         self.spec = spec
         self.rng = random.Random(seed)
-        self.now_s = 0.0
         self.net = Net(loss=0.1, double=0.1, delay_s=0.3, held=0.1)
         self.journal = c.RunRecord()
         self.epoch = 0
@@ -63,32 +62,16 @@ class World:
         self.gone: list[Runner] = []  # dead, and not yet told to the coordinator
         self.launched: list[int] = []  # generations, in the order in which they were spawned
         self.faulty: set[int] = set()  # generations that had a reason to end
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._places = itertools.count()  # what is due at the same time is done in order
         self.start_coordinator()
 
     # --- time ----------------------------------------------------------------------------------------------------
-
-    def after(self, wait_s: float, do: Callable[[], None]) -> None:
-        """Do something later."""
-        heapq.heappush(self._queue, (self.now_s + wait_s, next(self._places), do))
 
     def soon(self, do: Callable[[], None], longest_s: float = 0.1) -> None:
         """Do something at a random moment from now on."""
         self.after(self.rng.uniform(0, longest_s), do)
 
-    def run_for(self, seconds: float) -> None:
-        """Let time pass: messages, effects, and the ticks of both machines."""
-        end_s = self.now_s + seconds
-        while due := [item for item in self._due() if item[0] <= end_s]:
-            due_s, do = min(due, key=lambda item: item[0])
-            self.now_s = max(self.now_s, due_s)
-            do()
-        self.now_s = end_s
-
-    def _due(self) -> Iterator[tuple[float, Callable[[], None]]]:
-        if self._queue:
-            yield self._queue[0][0], lambda: heapq.heappop(self._queue)[2]()
+    def due(self) -> Iterator[tuple[float, Do]]:
+        """The ticks of both machines."""
         if self.coordinator is not None and (due_s := self.coordinator.deadline_s) is not None:
             yield due_s, lambda: self.tell(c.Tick())
         if (runner := self.runner) is not None and (due_s := runner.member.deadline_s) is not None:
@@ -124,6 +107,8 @@ class World:
                         self._ensure_runner()
                 case c.Note():
                     pass
+                case c.Ask():
+                    raise AssertionError("a node alone has no witnesses")
 
     def transmit(self, deliver: Callable[[], None]) -> None:
         """One message on its way, at the mercy of the network; none outlives its connection."""
@@ -139,7 +124,7 @@ class World:
 
     def _deliver(self, incarnation: str, answer: Answer) -> None:
         if self.runner is not None and self.runner.incarnation == incarnation:
-            self.give(self.runner, m.Ordered(answer.order))
+            self.give(self.runner, m.Answered(answer))
 
     # --- supd ----------------------------------------------------------------------------------------------------
 
@@ -204,6 +189,8 @@ class World:
                 self.give(runner, m.Inspected(generation, states))
             case m.TermLeftovers() | m.KeepStacks():
                 pass
+            case m.Hold() | m.KillAll() | m.Meet() | m.AskWords() | m.GiveWord() | m.Testify():
+                raise AssertionError("a node alone has no lease that ends, and no witnesses")
 
     def _signal(self, runner: Runner, rank: int, number: int) -> None:
         if number == SIGKILL or self.rng.random() < 0.8:

@@ -1,5 +1,7 @@
 """A runner's machine under test, with short ways to hand it things and to look at what it does."""
 
+from msgspec.structs import replace
+
 from protocol.job import RestartTable, StopTable
 from protocol.member import Member
 from protocol.member_events import (
@@ -10,13 +12,12 @@ from protocol.member_events import (
     Launched,
     Linked,
     Offered,
-    Ordered,
     Persist,
     Renew,
     Wrote,
 )
-from protocol.messages.member import Order, Part, RankExit, Renewal, Run, SpawnFailure, Stop
-from tests.protocol.build import assignment, exited, job_spec, offer
+from protocol.messages.member import Assignment, Order, Part, RankExit, Renewal, Run, SpawnFailure, Stop
+from tests.protocol.build import answered, assignment, exited, job_spec, offer
 
 TERM, KILL, USR1 = 15, 9, 10
 NO_FILE = SpawnFailure(rank=1, path="/no", reason="No such file")
@@ -33,7 +34,7 @@ class Stage:
         return self.member.handle(event, now_s)
 
     def told(self, now_s: float, order: Order) -> list[Effect]:
-        return self.at(now_s, Ordered(order))
+        return self.at(now_s, answered(order))
 
     def exits(self, now_s: float, number: int, exit: RankExit, *, ended_s: float | None = None) -> list[Effect]:
         event = Exited(self.member.generation, number, exit, now_s if ended_s is None else ended_s)
@@ -88,6 +89,11 @@ def finished() -> Stage:
     stage.at(6.0, Cleared(0))
     assert stage.part is Part.FINISHED
     return stage
+
+
+def kept(report: Renewal, given: Assignment | None = None) -> Persist:
+    """A report on its way to the disk, with the assignment that it is about: by default that of generation 0."""
+    return Persist(replace(report, assignment=given or assignment()))
 
 
 def renewed(effects: list[Effect]) -> Renewal:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from protocol.coordinator import GENERATION_MAX
 from protocol.coordinator_events import (
     Note,
     Opened,
@@ -284,40 +283,10 @@ def test_a_runner_that_runs_something_cannot_offer_itself() -> None:
     assert fleet.phase == "forming"
 
 
-def test_a_runner_ahead_of_its_coordinator_is_believed_and_nothing_is_numbered_twice() -> None:
-    """R3."""
-    fleet = running()
-    effects = fleet.hears(5.0, "a1", Part.RUNNING, 7, *started())
-    assert orders(effects) == {"a1": Stop(generation=7)}
-    assert fleet.record.generation == 7
-    fleet.hears(6.0, "a1", Part.STOPPED, 7, *CRASHED_AND_GONE)
-    fleet.offers(6.5, "a1", 7, port=4001)
-    assert (fleet.phase, fleet.record.generation, fleet.record.ledger.used) == ("launching", 8, 0)
-
-
-def test_who_is_ahead_makes_everybody_else_report_anew() -> None:
-    """R1: "stopped" of an older generation proves nothing about the one that was not known of."""
-    fleet = stopping("a", "b")
-    fleet.hears(6.0, "a1", Part.STOPPED, 0, *CRASHED_AND_GONE)
-    fleet.hears(6.0, "b1", Part.RUNNING, 3, *started(1))
-    fleet.hears(7.0, "b1", Part.STOPPED, 3)
-    assert fleet.phase == "stopping"
-    fleet.hears(8.0, "a1", Part.STOPPED, 3)
-    assert fleet.phase == "forming"
-
-
 def test_a_generation_beyond_all_bounds_is_nonsense() -> None:
     fleet = running()
     fleet.hears(5.0, "a1", Part.RUNNING, 2**63, *started())
     assert (fleet.phase, fleet.record.generation) == ("running", 0)
-
-
-def test_the_generation_behind_the_last_that_is_believed_can_still_end() -> None:
-    fleet = running()
-    fleet.hears(5.0, "a1", Part.STOPPED, GENERATION_MAX, *CRASHED_AND_GONE)
-    fleet.offers(6.0, "a1", GENERATION_MAX, port=4001)
-    fleet.hears(7.0, "a1", Part.STOPPED, GENERATION_MAX + 1, *CRASHED_AND_GONE)
-    assert (fleet.phase, fleet.record.generation) == ("forming", GENERATION_MAX + 1)
 
 
 # --- runners that come and go ----------------------------------------------------------------------------------------

@@ -5,12 +5,16 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from protocol import coordinator_events as events
 from protocol.coordinator_events import (
     FINAL,
+    Ask,
     Effect,
     Event,
     Heard,
+    NodeLost,
     Persist,
     Phase,
     RestartRequested,
@@ -22,7 +26,7 @@ from protocol.coordinator_events import (
     Tick,
 )
 from protocol.job import RestartTable, StopTable
-from protocol.messages import encode
+from protocol.messages import encode, member
 from protocol.messages.member import Offer, Part, RankExit, RankReport, Renewal, SpawnFailure, Stall
 from tests.protocol.build import job_spec, rank, stalled
 from tests.protocol.fleet import (
@@ -195,6 +199,15 @@ REPORTS = st.builds(
     silent_s=st.none() | FLOATS,
     stall=st.none() | STALLS,
 )
+ASSIGNMENTS = st.builds(
+    lambda seat, generation, nnodes, node_rank: replace(
+        seat.assignment, generation=generation, nnodes=nnodes, node_rank=node_rank
+    ),
+    st.sampled_from([*launching("a", "b").record.seats, *launching("a").record.seats]),
+    GENERATIONS,
+    st.integers(1, 3) | INTS,
+    st.integers(0, 2) | INTS,
+)
 RENEWALS = st.one_of(
     st.builds(
         Renewal,
@@ -208,19 +221,39 @@ RENEWALS = st.one_of(
         saved_step=st.none() | INTS,
         offer=st.none()
         | st.builds(Offer, slots=INTS, address=st.just("h"), port=INTS, problem=st.sampled_from(["", "x"])),
+        fenced_s=st.none() | FLOATS,
+        unreached=st.lists(st.sampled_from("abz"), max_size=3).map(tuple),
+        assignment=st.none() | ASSIGNMENTS,
+    ),
+    st.builds(  # of runners that are ahead
+        lambda number, assignment: Renewal(
+            number=number, generation=assignment.generation, part=Part.RUNNING, ranks=started(), assignment=assignment
+        ),
+        st.integers(1, 1000),
+        ASSIGNMENTS,
     ),
     st.builds(
         Renewal,
         number=st.integers(1, 1000),
         generation=st.integers(-1, 3),
         part=st.sampled_from([Part.IDLE, Part.STOPPED]),
-        offer=st.builds(Offer, slots=st.just(2), address=st.just("h"), port=st.integers(1, 9)),
+        offer=st.builds(
+            Offer, slots=st.just(2), address=st.just("h"), port=st.integers(1, 9), witness_port=st.sampled_from([0, 5])
+        ),
     ),
 )
 NODES = st.sampled_from(["a", "a", "b", "z"])
 INCARNATIONS = st.sampled_from(["a1", "a1", "b1", "a2"])
-HEARD = st.builds(Heard, NODES, INCARNATIONS, RENEWALS)
+VIA = st.sampled_from(["", "", "", "a1", "b1", "z1"])
+HEARD = st.builds(Heard, NODES, INCARNATIONS, RENEWALS, VIA)
+NUMBERS = st.integers(1, 10) | INTS
+TESTIMONIES = st.builds(
+    member.Testimony, number=NUMBERS, node=NODES, incarnation=INCARNATIONS, word_s=st.none() | FLOATS
+)
 OTHERS = st.one_of(
+    st.builds(NodeLost, NODES, st.just("me")),
+    st.builds(events.Testified, NODES, INCARNATIONS, TESTIMONIES),
+    st.builds(events.Testified, NODES, INCARNATIONS, TESTIMONIES),
     st.builds(RunnerGone, NODES, INCARNATIONS),
     st.builds(RunnerFailed, NODES, st.just("no room")),
     st.builds(RestartRequested, st.just(""), st.just("me")),
@@ -242,6 +275,9 @@ def check_effects(fleet: Fleet, before: RunRecord, effects: list[Effect]) -> Non
     assert fleet.record == fleet.coordinator.record(), "what is durable was not persisted"
     encode(fleet.record)
     for effect in effects:
+        if isinstance(effect, Ask):
+            encode(effect.question)
+            assert effect.question.incarnation != effect.incarnation, "asked about itself"
         if isinstance(effect, Send):
             encode(effect.answer)
             assert effect.answer.order == fleet.coordinator.order_for(effect.node, effect.incarnation)

@@ -305,21 +305,6 @@ def test_a_run_that_is_over_changes_no_more_and_answers_whoever_still_speaks() -
     assert orders(fleet.hears(7.0, "b1", Part.STOPPED, 0)) == {"b1": Release()}
 
 
-def test_a_coordinator_that_has_lost_its_memory_begins_nothing_beside_what_still_runs() -> None:
-    """R1: its journal was put back from a copy of an earlier time."""
-    ahead = running("a", "b")
-    fleet = forming("a", "b", spec=spec(1, 2, extra_nodes="grow"))
-    fleet.hears(1.0, "b1", Part.RUNNING, 4, *ahead.last["b1"].ranks)
-    fleet.offers(1.1, "a1")
-    fleet.at(40.0, Tick())
-    fleet.offers(40.1, "a1")
-    assert fleet.phase == "forming"
-    assert orders(fleet.hears(40.2, "b1", Part.RUNNING, 4, *ahead.last["b1"].ranks)) == {"b1": Stop(generation=4)}
-    stopped_ranks = (rank(2, exited(signal=15, by_us=True), first=2), rank(3, exited(signal=15, by_us=True), first=2))
-    fleet.hears(41.0, "b1", Part.STOPPED, 4, *stopped_ranks, offer=offer(port=4001))
-    assert (fleet.phase, fleet.record.generation, nodes(fleet)) == ("launching", 5, ["a", "b"])
-
-
 def test_a_restart_without_a_node_that_was_accepted_is_not_undone_by_another_restart() -> None:
     fleet = launching("a", "b", "c", spec=spec(2, 3, extra_nodes="grow"))
     fleet.at(2.0, RestartRequested("", "me", without="c"))

@@ -11,6 +11,7 @@ from protocol.fleet import (
 )
 from protocol.fleet_events import (
     Admit,
+    DeclaredLost,
     Drop,
     Heard,
     Opened,
@@ -369,6 +370,26 @@ def test_a_run_may_live_on_a_node_where_its_runner_has_ranks_or_was_heard_until_
     idle.offers(3.0, "a2")
     idle.at(4.0, StopRequested(None, False, "me"))
     assert not may_live_on("a", idle.coordinator), "it is over"
+
+
+def test_the_name_of_a_node_that_an_operator_has_given_up_is_free_at_once_and_it_may_still_come_back() -> None:
+    """N5."""
+    other = join(state="of-other-dir", address="10.0.0.9")
+    fleet = with_b()
+    assert fleet.handle(DeclaredLost("b"), 10.5) == [], "it answers"
+    assert fleet.handle(DeclaredLost("host"), 10.5) == []
+    assert fleet.handle(DeclaredLost("nobody"), 10.5) == []
+    fleet.handle(Unlinked(1), 11.0)
+    assert refusal(asked(2, other, 11.5, fleet)).code == "F304"
+    told = note("node.left", "b (10.0.0.2:29410) does not answer: its connection has ended")
+    away = Persist(record(join(), 1, is_away=True))
+    assert fleet.handle(DeclaredLost("b"), 12.0) == [away, told, RosterChanged()]
+    assert shown(fleet) == "away"
+    assert fleet.handle(DeclaredLost("b"), 12.1) == [], "as often as anybody likes"
+    assert Admit(3, joined()) in comes(3, join(), 12.5, fleet)
+    fleet.handle(Unlinked(3), 13.0)
+    fleet.handle(DeclaredLost("b"), 13.5)
+    assert Admit(4, joined()) in comes(4, other, 14.0, fleet)
 
 
 @pytest.mark.parametrize("start", [3, 7], ids=["an earlier start", "the same one"])

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from protocol.health import LEFT_S, declared_ranks
 from protocol.job import HangTable, ProgressTable
 from protocol.job_file import read_job
-from protocol.member_events import Cleared, Exited, Inspect, Inspected, Looked, Ordered, Sample, Wrote
+from protocol.member_events import Cleared, Exited, Inspect, Inspected, Looked, Sample, Wrote
 from protocol.messages.member import Part, Stall, StallAction, StallState, Stop
-from tests.protocol.build import exited
+from tests.protocol.build import answered, exited
 from tests.protocol.watch import Watch
 
 LIMIT_S = 3.0
@@ -135,7 +135,7 @@ def test_ranks_that_have_ended_or_are_being_stopped_are_looked_at_no_more() -> N
     del watch.shown[1]  # reaped; its end is told a moment later
     watch.run_for(5.0)
     assert (watch.stall(0) is not None, watch.stall(1)) == (True, None)
-    watch.give(Ordered(Stop(generation=0)))
+    watch.give(answered(Stop(generation=0)))
     looks = len(watch.looks)
     watch.run_for(5.0)
     assert len(watch.looks) == looks

@@ -14,7 +14,6 @@ from protocol.member_events import (
     Look,
     LookUpOffer,
     Offered,
-    Ordered,
     Persist,
     Renew,
     Saved,
@@ -25,7 +24,7 @@ from protocol.member_events import (
     Wrote,
 )
 from protocol.messages.member import Order, Part, Release, Run, Stop, Wait
-from tests.protocol.build import PORT, assignment, exited, offer, rank, renewal
+from tests.protocol.build import PORT, answered, assignment, exited, offer, rank, renewal
 from tests.protocol.runner_stage import (
     KILL,
     NO_FILE,
@@ -33,6 +32,7 @@ from tests.protocol.runner_stage import (
     Stage,
     finished,
     idle,
+    kept,
     launched,
     renewed,
     running,
@@ -52,17 +52,17 @@ def test_a_new_runner_reports_itself_and_looks_up_what_its_node_can_give() -> No
 
 def test_an_order_to_run_is_carried_out_at_once_and_on_disk_before_anything_of_it_is_told() -> None:
     given = assignment()
-    assert idle().told(1.0, Run(assignment=given)) == [Spawn(given), Persist(renewal(2, Part.LAUNCHING))]
+    assert idle().told(1.0, Run(assignment=given)) == [Spawn(given), kept(renewal(2, Part.LAUNCHING))]
 
 
 def test_ranks_are_reported_as_launched_and_run_once_the_last_has_started() -> None:
     stage, given = idle(), assignment()
     stage.told(1.0, Run(assignment=given))
     report = renewal(3, Part.LAUNCHED, 0, rank(0, started=False), rank(1, started=False))
-    assert stage.at(1.0, Launched(0, (100, 101))) == [Persist(report), Renew(report)]
+    assert stage.at(1.0, Launched(0, (100, 101))) == [kept(report), Renew(report)]
     assert stage.at(2.0, Wrote(0, 1)) == []
     report = renewal(4, Part.RUNNING, 0, rank(0), rank(1))
-    assert stage.at(2.5, Wrote(0, 0)) == [Persist(report), Renew(report)]
+    assert stage.at(2.5, Wrote(0, 0)) == [kept(report), Renew(report)]
 
 
 def test_a_silent_rank_counts_as_started_when_it_has_lived_for_start_after() -> None:
@@ -97,7 +97,7 @@ def test_a_failure_ends_the_other_ranks_at_once_and_without_being_told_to() -> N
     assert stage.exits(5.0, 1, exited(1)) == [
         Signal(0, TERM, tree=False),
         TermLeftovers(),
-        Persist(report),
+        kept(report),
         Renew(report),
     ]
     assert stage.exits(6.0, 0, exited(signal=TERM)) == [TermLeftovers(), Clear(0, kill_at_s=35.0)]
@@ -109,7 +109,7 @@ def test_a_failure_ends_the_other_ranks_at_once_and_without_being_told_to() -> N
         rank(1, exited(1, ago_s=2.0)),
         stuck_pids=(77,),
     )
-    assert stage.at(7.0, Cleared(0, (77,))) == [Persist(report), LookUpOffer(PORT)]
+    assert stage.at(7.0, Cleared(0, (77,))) == [kept(report), LookUpOffer(PORT)]
     told = msgspec.structs.replace(report, number=6, offer=offer(port=4001))
     assert stage.at(7.0, Offered(offer(port=4001))) == [Renew(told)]
 
@@ -119,7 +119,7 @@ def test_a_rank_that_cannot_be_spawned_ends_the_others_at_once() -> None:
     stage.told(1.0, Run(assignment=assignment()))
     effects = stage.at(1.5, Launched(0, (100,), NO_FILE))
     report = renewal(3, Part.STOPPING, 0, rank(0, started=False), spawn_failure=NO_FILE)
-    assert effects == [Signal(0, TERM, tree=False), Persist(report), Renew(report)]
+    assert effects == [Signal(0, TERM, tree=False), kept(report), Renew(report)]
 
 
 def test_when_no_rank_at_all_can_be_spawned_there_is_only_the_clearing() -> None:
@@ -208,7 +208,7 @@ def test_what_a_rank_of_a_past_generation_started_is_forgotten() -> None:
 # --- the end of a runner ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", [Ordered(Release()), Dismissed()], ids=str)
+@pytest.mark.parametrize("event", [answered(Release()), Dismissed()], ids=str)
 def test_a_runner_that_is_released_or_dismissed_ends_once_nothing_is_left(event: Event) -> None:
     assert idle().at(1.0, event) == [End()]
     assert stopped().at(7.0, event) == [End()]
@@ -284,7 +284,7 @@ def test_a_checkpoint_is_in_the_next_report_and_on_disk_before_it() -> None:
     stage = running()
     assert stage.at(2.5, Saved(400)) == []
     report = renewal(stage.member.report().number + 1, Part.RUNNING, 0, rank(0), rank(1), saved_step=400)
-    assert stage.at(3.0, Tick()) == [Look(0), Persist(report), Renew(report)]
+    assert stage.at(3.0, Tick()) == [Look(0), kept(report), Renew(report)]
 
 
 def test_an_exit_during_a_stop_is_on_disk_before_it_is_told() -> None:
@@ -298,7 +298,7 @@ def test_an_exit_during_a_stop_is_on_disk_before_it_is_told() -> None:
         rank(0, exited(signal=TERM, by_us=True, ago_s=0.5)),
         rank(1),
     )
-    assert stage.at(6.0, Tick()) == [Persist(report), Renew(report)]
+    assert stage.at(6.0, Tick()) == [kept(report), Renew(report)]
 
 
 def test_offers_are_renewed_while_nothing_runs_and_never_with_the_last_generations_port() -> None:

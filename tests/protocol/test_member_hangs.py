@@ -6,7 +6,6 @@ from protocol.member_events import (
     Cleared,
     Exited,
     KeepStacks,
-    Ordered,
     Renew,
     Sample,
     Saved,
@@ -15,7 +14,7 @@ from protocol.member_events import (
     Wrote,
 )
 from protocol.messages.member import Part, Run
-from tests.protocol.build import assignment, exited
+from tests.protocol.build import answered, assignment, exited
 from tests.protocol.watch import Watch
 
 ABRT, KILL, USR1, TERM = 6, 9, 10, 15
@@ -80,7 +79,7 @@ def test_a_hang_is_on_disk_before_it_is_told_and_its_end_was_our_doing() -> None
 def test_the_order_to_go_on_does_not_stop_the_stop_of_a_hang() -> None:
     """The coordinator has not heard of it yet (R4)."""
     watch = hung()
-    watch.give(Ordered(Run(assignment=assignment(0))))
+    watch.give(answered(Run(assignment=assignment(0))))
     assert watch.member.part is Part.STOPPING
 
 

@@ -11,6 +11,7 @@ from protocol.job import RESERVED_ENV
 from protocol.messages.member import Offer
 from protocol.ranks import Place, command, inherited
 from protocol.seating import seats_for
+from protocol.timing import DEFAULTS
 from tests.protocol.build import PORT, job_spec, submitted
 
 ADDRESSES = st.sampled_from(["10.0.0.1", "gpu-01.example.org", "fd00::1", "[fd00::1]", "fe80::1%eth0"])
@@ -20,7 +21,9 @@ def environments(slots: Sequence[int], address: str = "10.0.0.1") -> list[dict[s
     """The environments of all ranks of a generation on nodes that offer so many, node by node."""
     nodes = [f"n{i}" for i in range(len(slots))]
     offers = {node: Offer(slots=count, address=address, port=PORT) for node, count in zip(nodes, slots, strict=True)}
-    seats = seats_for(2, offers, dict.fromkeys(nodes, "f00d"), "rank 1 on n1 ended with exit code 1")
+    seats = seats_for(
+        2, offers, dict.fromkeys(nodes, "f00d"), "rank 1 on n1 ended with exit code 1", DEFAULTS, has_witnesses=True
+    )
     job = submitted(job_spec(role="trainer", nnodes=(1, len(slots))))
     return [
         {

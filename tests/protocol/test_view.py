@@ -24,7 +24,11 @@ from tests.protocol.fleet import (
 
 
 def seen(fleet: Fleet, now_s: float = 22.0, *, silent_s: float = 1.0) -> RunStatus:
-    fleet.coordinator.roll.heard_s = dict.fromkeys(fleet.coordinator.roll.heard_s, now_s - silent_s)
+    """As it looks if every runner that was ever heard was heard `silent_s` ago."""
+    roll, leases = fleet.coordinator.roll, fleet.coordinator.current.leases
+    roll.heard_s = dict.fromkeys(roll.heard_s, now_s - silent_s)
+    for node in fleet.coordinator.seats.keys() & roll.heard_s.keys():
+        leases.hear(node, now_s - silent_s, is_direct=True)
     return run_status(
         fleet.coordinator,
         submitted(fleet.spec),
@@ -190,11 +194,10 @@ def test_ranks_that_nobody_has_ever_reported_are_not_shown_as_running_once_they_
 
 
 def test_after_a_restart_of_the_coordinator_it_says_whom_it_has_not_heard_of_yet() -> None:
-    fleet = running()
-    again = Fleet(spec=fleet.spec, record=fleet.record)
-    assert seen(again).waiting_for == "the runner on a to report"
-    again = Fleet(spec=fleet.spec, record=stopping().record)
-    assert seen(again).waiting_for == "the runner on a to report"
+    for before in (running(), stopping()):
+        again = Fleet(spec=before.spec, record=before.record)
+        again.opens(20.0)
+        assert seen(again).waiting_for == "the runner on a to report"
 
 
 def test_how_the_ranks_of_a_run_have_ended_is_known_for_ever() -> None:
@@ -256,5 +259,7 @@ def test_the_beat_of_a_rank_grows_older_while_its_runner_is_silent() -> None:
 
 
 def test_a_runner_that_has_not_reported_for_a_while_is_itself_what_is_waited_for() -> None:
-    assert seen(running(), silent_s=12.0).waiting_for == "the runner on a (silent for 12 s) to report"
     assert seen(running(), silent_s=4.0).waiting_for == ""
+    by_hand = "end its runner there, and its supd proves that: kill -9 $(ps -o ppid= 100) on a"
+    told = f"proof for a (silent for 12 s): {by_hand}"
+    assert seen(running(), silent_s=12.0).waiting_for == told

@@ -17,7 +17,6 @@ from protocol.member_events import (
     Look,
     Looked,
     Offered,
-    Ordered,
     Persist,
     Renew,
     Sample,
@@ -25,7 +24,7 @@ from protocol.member_events import (
     Tick,
 )
 from protocol.messages.member import RankReport, Renewal, Run, Stall, StallState
-from tests.protocol.build import assignment, job_spec, offer
+from tests.protocol.build import answered, assignment, job_spec, offer
 
 Beats = dict[int, float]
 """When a rank beats next; it then does so at an interval of its own."""
@@ -63,7 +62,7 @@ class Watch:
 
     def launch(self, generation: int) -> None:
         """Spawn both ranks of a generation."""
-        self.give(Ordered(Run(assignment=assignment(generation))))
+        self.give(answered(Run(assignment=assignment(generation))))
         self.shown = {0: Sample(), 1: Sample()}
         self.states = {}
         self.give(Launched(generation, (100, 101)))

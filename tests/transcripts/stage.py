@@ -1,7 +1,9 @@
 """A coordinator and the runners of one node, or of several, that do what a script says; a line for all they do."""
 
+import itertools
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,16 +14,20 @@ from protocol.coordinator import Coordinator
 from protocol.ids import NO_GENERATION
 from protocol.job import HangTable, RestartTable, StopTable
 from protocol.member import Member
-from protocol.messages.member import Offer, Order, RankExit, Release, Renewal, Run, SpawnFailure, StallState, Stop, Wait
-from protocol.signals import signal_name
+from protocol.messages.member import Offer, Part, RankExit, Renewal, SpawnFailure, StallState, Witness
 from protocol.text import some_of
-from protocol.verdict import rank_list
 from tests.protocol.build import job_spec
+from tests.transcripts import words
 
 SPEC = job_spec(
     restart=RestartTable(max_restarts=3, backoff_s=10.0),
     stop=StopTable(pre_signal="SIGUSR1", pre_wait_s=60.0, grace_s=30.0),
 )
+SUPD = "supd"
+"""The name of the coordinator's process; a runner has that of its node."""
+
+STEPS_MAX = 10_000
+"""How often somebody looks at the clock in one `pass`."""
 
 
 @dataclass
@@ -34,10 +40,16 @@ class Actor:
     ports: int = 29500
     samples: dict[int, m.Sample] = field(default_factory=dict)  # what every rank that is alive shows
     states: dict[int, StallState] = field(default_factory=dict)  # of processes; those that are not here are alive
+    kill_at_s: float | None = None  # when its guard ends what runs there
+    inbox: list[m.Event] | None = None  # what has come in while it is frozen; None: it is not
 
     @property
     def generation(self) -> int:
         return NO_GENERATION if self.member is None else self.member.generation
+
+    @property
+    def is_awake(self) -> bool:
+        return self.member is not None and self.inbox is None
 
 
 class Stage:
@@ -51,9 +63,12 @@ class Stage:
         self.spec = SPEC
         self.actors = {"n1": Actor()}
         self.away: set[str] = set()  # nodes whose supd does not answer
+        self.cuts: set[frozenset[str]] = set()  # pairs of processes between which everything is lost
         self.node = "n1"  # to which the commands go
         self.lines: list[str] = []
         self.todo: deque[Callable[[], None]] = deque()
+        self.said: set[str] = set()  # the gist of all lines so far
+        self.shown_s: float | None = None  # while time passes: when the last line was said; None: it stands still
 
     @property
     def actor(self) -> Actor:
@@ -64,19 +79,46 @@ class Stage:
         self.lines = []
         word, *rest = command.split()
         getattr(self, f"do_{word}")(*rest)
-        while self.todo:
-            self.todo.popleft()()
+        self._carry_out()
         return self.lines
 
-    # --- commands ------------------------------------------------------------------------------------------------
+    def _carry_out(self) -> None:
+        while self.todo:
+            self.todo.popleft()()
+
+    # --- commands: the fleet -------------------------------------------------------------------------------------
 
     def do_fleet(self, nnodes: str, *nodes: str) -> None:
         """`fleet 2:3 a b c`: the nodes there are, and how many the job wants."""
         least, most = map(int, nnodes.split(":"))
-        topology = msgspec.structs.replace(SPEC.topology, nnodes=(least, most))
-        self.spec = msgspec.structs.replace(SPEC, topology=topology)
+        topology = msgspec.structs.replace(self.spec.topology, nnodes=(least, most))
+        self.spec = msgspec.structs.replace(self.spec, topology=topology)
         self.actors = {node: Actor(ports=29500 + 100 * place) for place, node in enumerate(nodes)}
         self.node = nodes[0]
+
+    def do_grow(self) -> None:
+        """`grow`: the job, which has not begun yet, has ranks on as many nodes as there are."""
+        topology = msgspec.structs.replace(self.spec.topology, extra_nodes="grow")
+        self.spec = msgspec.structs.replace(self.spec, topology=topology)
+
+    def do_running(self, nnodes: str, *nodes: str) -> None:
+        """`running 3:3 a b c`: a fleet whose ranks have all started, as fleet-crash.txt shows it; of that only what
+        people see is told."""
+        self.do_fleet(nnodes, *nodes)
+        self.do_supd("starts")
+        for node in nodes:
+            self.do_on(node, "runner", "starts", f"{node}1")
+            self._carry_out()
+        members = [actor.member for actor in self.actors.values() if actor.member is not None]
+        assert any(member.part is Part.LAUNCHING for member in members), "it does not begin"
+        for place, (node, actor) in enumerate(self.actors.items()):
+            if actor.member is not None and actor.member.part is Part.LAUNCHING:
+                pid = 100 * (place + 1)
+                self.do_on(node, "spawned", str(pid), str(pid + 1))
+                self._carry_out()
+                self.do_output(*map(str, actor.samples))
+                self._carry_out()
+        self.lines = [line for line in self.lines if line.startswith("  supd event")]
 
     def do_on(self, node: str, word: str, *rest: str) -> None:
         """`on b exit 2 code 1`: what follows is done there."""
@@ -92,8 +134,11 @@ class Stage:
         nodes = (c.RosterNode(node, is_up=node not in self.away, joined=i) for i, node in enumerate(self.actors))
         self.tell(c.Roster(tuple(nodes)))
 
-    def do_supd(self, word: str) -> None:
-        """`supd starts`, `supd dies`."""
+    def do_supd(self, word: str, how: str = "") -> None:
+        """`supd starts`, `supd dies`: the one that hosts the coordinator. `supd starts anew`: its journal is lost, and
+        it has the job from the runners."""
+        if how == "anew":
+            self.journal = c.RunRecord()
         if word == "dies":
             self.coordinator = None
             for node in self.actors:
@@ -104,7 +149,30 @@ class Stage:
         self.tell(c.Opened())
         self._see_nodes()
         for node in self.actors:
-            self.give(m.Linked(up=True), node)
+            if self._reach(node, SUPD):
+                self.give(m.Linked(up=True), node)
+
+    def do_cut(self, *names: str) -> None:
+        """`cut c d from supd a b`: from now on everything is lost between these and those; nobody is told."""
+        middle = names.index("from")
+        self.cuts |= {frozenset((one, other)) for one in names[:middle] for other in names[middle + 1 :]}
+
+    def do_heal(self) -> None:
+        """`heal`: nothing is cut any more."""
+        self.cuts.clear()
+
+    def do_crash(self, node: str) -> None:
+        """`crash c`: its power is off. Only its disk is left; supd on c does not answer, and that is all one sees."""
+        actor = self.actors[node]
+        actor.member = actor.kill_at_s = None
+        self.do_away(*self.away, node)
+
+    def do_boot(self, node: str) -> None:
+        """`boot c`: it is up again. supd there finds the lock of the runner free, sweeps, and reads what it left."""
+        self._bury(node)
+        self.do_away(*self.away - {node})
+
+    # --- commands: runners and ranks -----------------------------------------------------------------------------
 
     def do_runner(self, word: str, incarnation: str) -> None:
         """`runner starts r1`, `runner dies r1`: supd notices, sweeps, and reads what it left."""
@@ -114,10 +182,25 @@ class Stage:
             actor.member = Member(self.spec, self.now_s, orphan_wait_s=3600.0, linger_s=60.0)
             self.give(m.Linked(up=True))
             return
-        actor.member = None
+        actor.member = actor.kill_at_s = None
+        self._bury(self.node)
+
+    def _bury(self, node: str) -> None:
+        actor = self.actors[node]
         if actor.disk is not None:
-            self.tell(c.Heard(self.node, incarnation, actor.disk))
-        self.tell(c.RunnerGone(self.node, incarnation))
+            self.tell(c.Heard(node, actor.incarnation, actor.disk))
+        self.tell(c.RunnerGone(node, actor.incarnation))
+
+    def do_freeze(self, node: str) -> None:
+        """`freeze c`: SIGSTOP to its runner, and to nothing else."""
+        self.actors[node].inbox = []
+
+    def do_thaw(self, node: str) -> None:
+        """`thaw c`: it goes on with all that has come in."""
+        actor = self.actors[node]
+        inbox, actor.inbox = actor.inbox or [], None
+        for event in inbox:
+            self.give(event, node)
 
     def do_spawned(self, *pids: str) -> None:
         """`spawned 100 101`; fewer than all: the next one cannot be."""
@@ -135,7 +218,7 @@ class Stage:
     def do_limit(self, seconds: str) -> None:
         """`limit 1`: the job, which has not begun yet, gives this step_timeout."""
         hang, origins = HangTable(step_timeout_s=float(seconds)), {"hang.step_timeout": "file"}
-        self.spec = msgspec.structs.replace(SPEC, hang=hang, origins=origins)
+        self.spec = msgspec.structs.replace(self.spec, hang=hang, origins=origins)
 
     def do_beat(self, step: str, *ranks: str) -> None:
         """`beat 7 0 1`: ranks 0 and 1 reach step 7."""
@@ -158,6 +241,8 @@ class Stage:
         """Nothing of the generation is left."""
         self.give(m.Cleared(self.actor.generation))
 
+    # --- commands: the operator, and time ------------------------------------------------------------------------
+
     def do_stop(self, *how: str) -> None:
         """`stop`, `stop now`, `stop 5`: the operator."""
         grace_s = float(how[0]) if how and how[0] != "now" else None
@@ -175,6 +260,33 @@ class Stage:
             self.give(m.Tick(), node)
         self.tell(c.Tick())
 
+    def do_pass(self, seconds: str) -> None:
+        """`pass 10`: all look at the clock whenever they have to. What somebody says again is left out."""
+        until_s, steps = round(self.now_s + float(seconds), 3), 0
+        while (next_s := min(self._deadlines(), default=math.inf)) <= until_s:
+            steps += 1
+            assert steps < STEPS_MAX, f"somebody's deadline at {next_s} does not move"
+            self.shown_s = self.now_s = max(self.now_s, next_s)
+            for node, actor in self.actors.items():
+                if actor.kill_at_s is not None and self.now_s >= actor.kill_at_s:
+                    actor.kill_at_s = None
+                    self.say(actor.incarnation, "its guard sends SIGKILL to every process that it has started")
+                if actor.is_awake and _is_due(actor.member, self.now_s):
+                    self.give(m.Tick(), node)
+            if _is_due(self.coordinator, self.now_s):
+                self.tell(c.Tick())
+            self._carry_out()
+        self.now_s, self.shown_s = until_s, None
+
+    def _deadlines(self) -> Iterable[float]:
+        for actor in self.actors.values():
+            if actor.is_awake and actor.member is not None and actor.member.deadline_s is not None:
+                yield actor.member.deadline_s
+            if actor.kill_at_s is not None:
+                yield actor.kill_at_s
+        if self.coordinator is not None and self.coordinator.deadline_s is not None:
+            yield self.coordinator.deadline_s
+
     # --- machines ------------------------------------------------------------------------------------------------
 
     def tell(self, event: c.Event) -> None:
@@ -184,6 +296,18 @@ class Stage:
         where = node or self.node
         self.todo.append(lambda: self._give(event, where))
 
+    def _reach(self, *names: str) -> bool:
+        """Whether a word gets from the first to the last, by way of those between; the coordinator is one of them."""
+        is_there = self.coordinator is not None or SUPD not in names
+        return is_there and not any(frozenset(pair) in self.cuts for pair in itertools.pairwise(names))
+
+    def _fate(self, *names: str) -> str:
+        """What to say of a word on that way."""
+        return "" if self._reach(*names) or self.coordinator is None else " (lost)"
+
+    def _node_of(self, incarnation: str) -> str:
+        return next(node for node, actor in self.actors.items() if actor.incarnation == incarnation)
+
     def _tell(self, event: c.Event) -> None:
         if self.coordinator is None:
             return
@@ -191,94 +315,128 @@ class Stage:
             match effect:
                 case c.Persist(record):
                     self.journal = record
-                    self.say("supd", f"journal: {record.phase}, generation {record.generation}")
+                    self.say(SUPD, f"journal: {record.phase}, generation {record.generation}")
                 case c.Note(kind, text):
-                    self.say("supd", f"event {kind}: {text}")
+                    self.say(SUPD, f"event {kind}: {text}")
                 case c.Want(nodes):
-                    self.say("supd", f"wants {f'a runner on {some_of(sorted(nodes))}' if nodes else 'no more runners'}")
-                case c.Send(node, incarnation, answer):
-                    self.say("supd", f"to {incarnation}, answer {answer.number}: {_order(answer.order)}")
-                    if incarnation == self.actors[node].incarnation:
-                        self.give(m.Ordered(answer.order), node)
+                    self.say(SUPD, f"wants {f'a runner on {some_of(sorted(nodes))}' if nodes else 'no more runners'}")
+                case c.Send():
+                    self._send(effect)
+                case c.Ask(incarnation, question):
+                    witness, about = self._node_of(incarnation), question.incarnation
+                    whom = f"{incarnation}{self._fate(SUPD, witness)}"
+                    self.say(SUPD, f"asks {whom}: when have you last given {about} your word?")
+                    if self._reach(SUPD, witness):
+                        self.give(m.Questioned(question), witness)
+
+    def _send(self, send: c.Send) -> None:
+        answer, way = send.answer, [SUPD]
+        how = f"to {send.incarnation}"
+        if send.via:
+            how += f" by way of {send.via}"
+            way.append(self._node_of(send.via))
+        how += self._fate(*way, send.node)
+        self.say(SUPD, f"{how}, answer {answer.number}: {words.order(answer.order)}")
+        if send.incarnation == self.actors[send.node].incarnation and self._reach(*way, send.node):
+            self.give(m.Answered(answer, is_direct=not send.via), send.node)
 
     def _give(self, event: m.Event, node: str) -> None:
         actor = self.actors[node]
-        if actor.member is None:
+        if actor.inbox is not None:
+            actor.inbox.append(event)
+        if not actor.is_awake or actor.member is None:
             return
         for effect in actor.member.handle(event, self.now_s):
-            self.say(actor.incarnation, self._perform(effect, actor, node))
+            self._perform(effect, actor, node)
             if isinstance(effect, m.End):
                 actor.member = None
                 self.tell(c.RunnerGone(node, actor.incarnation))
 
-    def _perform(self, effect: m.Effect, actor: Actor, node: str) -> str:
+    def _perform(self, effect: m.Effect, actor: Actor, node: str) -> None:
+        who = actor.incarnation
         match effect:
             case m.Spawn(assignment):
-                last = assignment.first_rank + assignment.nproc - 1
-                return f"spawns ranks {assignment.first_rank}-{last}, master port {assignment.master_port}"
-            case m.Signal(rank, number, tree):
-                return f"sends {signal_name(number)} to rank {rank}{' and its tree' if tree else ''}"
-            case m.Abort(ranks):
-                return f"sends SIGABRT and SIGCONT to what beats of {rank_list(ranks)}"
-            case m.KeepStacks(rank):
-                return f"keeps what rank {rank} writes to stderr from now on"
-            case m.TermLeftovers():
-                return "sends SIGTERM to what belongs to no live rank"
-            case m.Clear(generation, kill_at_s):
-                return f"clears generation {generation} away, SIGKILL {kill_at_s - self.now_s:g} s from now"
+                self.say(who, words.spawning(assignment))
+            case m.Signal() | m.Abort() | m.KeepStacks() | m.TermLeftovers() | m.Clear() | m.KillAll():
+                self.say(who, words.of_ranks(effect, self.now_s))
             case m.LookUpOffer():
+                self.say(who, "looks up what the node can give")
                 actor.ports += 1
                 address = f"10.0.0.{list(self.actors).index(node) + 1}"
-                self.give(m.Offered(Offer(slots=2, address=address, port=actor.ports)), node)
-                return "looks up what the node can give"
+                self.give(m.Offered(Offer(slots=2, address=address, port=actor.ports, witness_port=28000)), node)
             case m.Persist(renewal):
                 actor.disk = renewal
-                return f"disk: {_report(renewal)}"
-            case m.Renew(renewal):
-                if self.coordinator is not None:
-                    self.tell(c.Heard(node, actor.incarnation, renewal))
-                return f"to supd, renewal {renewal.number}: {_report(renewal)}"
+                self.say(who, f"disk: {words.report(renewal)}")
+            case m.Renew():
+                self._renew(effect, actor, node)
             case m.Look(generation):
+                self.say(who, "looks at its ranks")
                 self.give(m.Looked(generation, dict(actor.samples)), node)
-                return "looks at its ranks"
             case m.Inspect(generation, ranks):
                 states = {rank: actor.states.get(rank, StallState.ALIVE) for rank in ranks}
+                self.say(who, f"sees what the processes of ranks {', '.join(map(str, ranks))} are doing")
                 self.give(m.Inspected(generation, states), node)
-                return f"sees what the processes of ranks {', '.join(map(str, ranks))} are doing"
+            case m.Hold(until_s):
+                actor.kill_at_s = until_s
+                self.say(who, words.hold(effect))
+            case m.Meet() | m.AskWords() | m.GiveWord() | m.Testify():
+                self._perform_among_runners(effect, actor, node)
             case m.End():
-                return "ends"
+                self.say(who, "ends")
+
+    def _perform_among_runners(
+        self, effect: m.Meet | m.AskWords | m.GiveWord | m.Testify, actor: Actor, node: str
+    ) -> None:
+        who = actor.incarnation
+        match effect:
+            case m.Meet(witnesses):
+                names = some_of([witness.incarnation for witness in witnesses])
+                self.say(who, f"connects to its witness{'es' if len(witnesses) > 1 else ''} {names}")
+                met = frozenset(witness.incarnation for witness in witnesses if self._reach(node, witness.node))
+                self.give(m.Reached(met), node)
+            case m.AskWords(wanted):
+                asked = [f"{w.incarnation}{self._fate(node, w.node)}" for w in _witnesses(actor)]
+                self.say(who, f"asks {some_of(asked)} for {'its' if len(asked) == 1 else 'their'} word")
+                for witness in _witnesses(actor):
+                    if self._reach(node, witness.node):
+                        self.give(m.WordAsked(node, who, wanted), witness.node)
+            case m.GiveWord(incarnation, word):
+                self.say(who, f"gives {incarnation} {'its' if word.is_given else 'no'} word")
+                if self._reach(node, self._node_of(incarnation)):
+                    self.give(m.WordHeard(who, word), self._node_of(incarnation))
+            case m.Testify(testimony):
+                self.say(who, words.testimony(testimony))
+                if self._reach(node, SUPD):
+                    self.tell(c.Testified(node, who, testimony))
+
+    def _renew(self, effect: m.Renew, actor: Actor, node: str) -> None:
+        who, renewal = actor.incarnation, effect.renewal
+        told = words.report(renewal) + (", and its assignment" if renewal.assignment is not None else "")
+        self.say(who, f"to supd{self._fate(node, SUPD)}, renewal {renewal.number}: {told}")
+        if self._reach(node, SUPD):
+            self.tell(c.Heard(node, who, renewal))
+        for witness in _witnesses(actor) if effect.by_witnesses else ():
+            if self._reach(node, witness.node, SUPD) and self.actors[witness.node].is_awake:
+                self.say(witness.incarnation, f"passes on to supd what {who} says, renewal {renewal.number}")
+                self.tell(c.Heard(node, who, renewal, witness.incarnation))
 
     def say(self, who: str, what: str) -> None:
-        self.lines.append(f"  {who:<5}{what}")
+        line = f"  {who:<5}{what}"
+        is_again = words.gist(line) in self.said and not what.startswith(("journal", "event"))
+        self.said.add(words.gist(line))
+        if self.shown_s is None:
+            self.lines.append(line)
+        elif not is_again:
+            moment = f"  at {round(self.now_s, 2):g} s"
+            if moment not in self.lines:
+                self.lines.append(moment)
+            self.lines.append(line)
 
 
-def _order(order: Order) -> str:
-    match order:
-        case Run(assignment):
-            return f"run {assignment.generation}"
-        case Stop(generation, grace_s, now):
-            how = " now" if now else "" if grace_s is None else f" with {grace_s:g} s grace"
-            return f"stop {generation}{how}"
-        case Wait():
-            return "wait"
-        case Release():
-            return "release"
+def _witnesses(actor: Actor) -> tuple[Witness, ...]:
+    assignment = actor.member.assignment if actor.member is not None else None
+    return assignment.witnesses if assignment is not None else ()
 
 
-def _report(renewal: Renewal) -> str:
-    words = [renewal.part.value]
-    if renewal.generation != NO_GENERATION:
-        words.append(f"generation {renewal.generation}")
-    for r in renewal.ranks:
-        state = "started" if r.started else "spawned"
-        if r.exit is not None:
-            end = signal_name(r.exit.signal) if r.exit.signal is not None else f"code {r.exit.code}"
-            state = f"ended by {end}" + (" after our stop" if r.exit.stopped_by_us else "")
-        state += f", step {r.step}" if r.step is not None else ""
-        state += " and hangs" if r.stall is not None and r.exit is None else ""
-        words.append(f"rank {r.rank} {state}")
-    if renewal.spawn_failure is not None:
-        words.append(f"rank {renewal.spawn_failure.rank} cannot be spawned")
-    if renewal.offer is not None:
-        words.append(f"offers {renewal.offer.slots} ranks and port {renewal.offer.port}")
-    return ", ".join(words)
+def _is_due(machine: Member | Coordinator | None, now_s: float) -> bool:
+    return machine is not None and machine.deadline_s is not None and machine.deadline_s <= now_s

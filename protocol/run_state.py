@@ -1,0 +1,181 @@
+"""What the coordinator of a run knows of it: what is kept, and what follows from that.
+
+What it decides: coordinator.py.
+"""
+
+import math
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from protocol import orders
+from protocol.case import Case
+from protocol.coordinator_events import FINAL, LIVE, Heard, RunRecord, Seat
+from protocol.generation import NOBODY, Generation
+from protocol.job import JobSpec
+from protocol.messages.member import Order, Release, Renewal, Tell
+from protocol.rendezvous import Before, Rendezvous
+from protocol.reports import saved_step
+from protocol.roll import Roll
+from protocol.takeover import Takeover
+from protocol.timing import Timing
+
+GENERATION_MAX = 2**31 - 3
+"""Above this a generation is nonsense; the limit keeps the next two encodable."""
+
+
+class RunState:
+    """One run. `record` is what the journal holds of it, or a fresh one; `timing` holds for the generations to come;
+    with `allow_mixed` nodes need not run the same."""
+
+    def __init__(self, spec: JobSpec, record: RunRecord, epoch: int, timing: Timing, *, allow_mixed: bool) -> None:
+        self.spec = spec
+        self.timing = timing
+        self.epoch = epoch  # the shell may raise it
+        self.phase = record.phase
+        self.rendezvous = Rendezvous(spec, record.slots, allow_mixed=allow_mixed)
+        self.rendezvous.lapsed.update(record.lapsed)
+        self.current = Generation(  # the newest one
+            record.generation,
+            record.seats,
+            lost=record.lost,
+            lapsed=record.lapsed,
+            stalled=record.stalled,
+            parts=record.last_parts,
+        )
+        # Of a generation that is newer still; None: there is none that anybody knows of.
+        self.takeover = Takeover(record.generation, math.inf) if record.is_taken_over else None
+        self.roll = Roll()
+        self.case = Case(record.incidents, record.incident, is_open=record.incident_is_open)
+        self.has_started = record.has_started
+        self.ledger = record.ledger
+        self.backoff_s = record.backoff_s
+        self.restart_reason = record.restart_reason
+        self.stop = record.stop
+        self.restart = record.restart
+        self.without = record.without
+        self.reason = record.reason
+        self.lacked_nodes = record.lacked_nodes
+        self.backoff_until_s: float | None = None
+        self.finish_by_s: float | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.phase in FINAL
+
+    @property
+    def generation(self) -> int:
+        """The number of the newest one; NO_GENERATION before the first."""
+        return self.current.number
+
+    @property
+    def seats(self) -> Mapping[str, Seat]:
+        """By node: its place in the newest generation."""
+        return self.current.seats
+
+    @property
+    def parts(self) -> Mapping[str, Renewal]:
+        """By node: the seated runner's newest renewal of this generation."""
+        return self.current.reports.parts
+
+    def is_seated(self, node: str, incarnation: str) -> bool:
+        """Whether this runner has a place in the newest generation."""
+        seat = self.seats.get(node)
+        return seat is not None and seat.incarnation == incarnation
+
+    @property
+    def counts_leases(self) -> bool:
+        """Whether silence means anything: while a newer generation is taken over nothing is known of that one."""
+        return self.phase in LIVE and self.takeover is None
+
+    def order_for(self, node: str, incarnation: str) -> Order:
+        """The whole order for a runner, whatever was sent before."""
+        if self.roll.is_past(incarnation):
+            return Release()
+        newest = self.roll.newest.get(node)
+        is_ahead = newest is not None and newest.generation > self.generation and self.roll.has(node, incarnation)
+        if newest is not None and is_ahead and not self.is_final:
+            return Tell() if self.stop is None else replace(self.stop, generation=newest.generation)
+        seat = self.seats[node] if self.is_seated(node, incarnation) else None
+        return orders.order(self.phase, self.generation, seat.assignment if seat is not None else None, self.stop)
+
+    @property
+    def refuses_restart(self) -> bool:
+        """Whether something may run of which nobody has told yet: then nothing can be begun anew."""
+        return self.takeover is not None and (self.takeover.due_s is not None or bool(self.roll.busy))
+
+    def speaks_for(self, event: Heard) -> bool:
+        """Whether this is the node's runner. Another one is a stranger until the one before is proven gone: it may come
+        from a second state folder, and then it proves nothing. But one that is ahead of us was given what it runs.
+        A witness only speaks for who has a place in a generation, and only one that has a place itself."""
+        node, incarnation = event.node, event.incarnation
+        if self.roll.is_past(incarnation):
+            return False
+        is_named = self.takeover is not None and self.takeover.speaks_for(node, incarnation)
+        if event.via and not (self.is_seated(node, incarnation) or is_named):
+            return False
+        if event.via and not self._may_speak_for_others(event.via):
+            return False
+        if event.renewal.generation > max(self.generation, GENERATION_MAX):
+            return False
+        is_behind = event.renewal.generation <= self.generation
+        if is_behind and self.phase in LIVE and node in self.current.alive and not self.is_seated(node, incarnation):
+            return False
+        return self.roll.has_room_for(node, incarnation)
+
+    def _may_speak_for_others(self, incarnation: str) -> bool:
+        """Whether this runner can be anybody's witness."""
+        is_taken_over = self.takeover is not None and self.takeover.has(incarnation)
+        return is_taken_over or incarnation in self.current.incarnations
+
+    @property
+    def not_asked(self) -> frozenset[str] | None:
+        """Nodes that are not asked for a runner: the seated one may be alive, and is heard first, or is proven gone
+        (R6). None: no node is."""
+        if self.is_final or self.stop is not None:
+            return None
+        return self.current.alive if self.phase in LIVE else NOBODY
+
+    @property
+    def chooses_port(self) -> bool:
+        """Whether rank 0 gets a port of ours; one that the job names is the job's own affair."""
+        return self.spec.rendezvous.master_port == "auto"
+
+    @property
+    def must_not(self) -> Before:
+        """What the next generation has to keep clear of."""
+        port = self.current.master_port if self.chooses_port else None
+        return Before(is_none=not self.seats, port=port, busy=self.roll.busy)
+
+    @property
+    def saved_step(self) -> int | None:
+        """The last checkpoint that any runner has seen."""
+        seen = saved_step((*self.parts.values(), *self.roll.newest.values()))
+        return self.ledger.saved_step if seen is None else seen
+
+    def record(self) -> RunRecord:
+        """Everything durable, as it stands."""
+        return RunRecord(
+            phase=self.phase,
+            generation=self.generation,
+            seats=self.current.seating,
+            has_started=self.has_started,
+            ledger=self.ledger,
+            backoff_s=self.backoff_s,
+            restart_reason=self.restart_reason,
+            stop=self.stop,
+            restart=self.restart,
+            incidents=self.case.number,
+            incident=self.case.incident,
+            incident_is_open=self.case.is_open,
+            lost=tuple(sorted(self.current.lost)),
+            lapsed=tuple(sorted(self.current.lapsed)),
+            slots=self.rendezvous.slots,
+            without=self.without,
+            lacked_nodes=self.lacked_nodes,
+            stalled=self.current.stalled,
+            reason=self.reason,
+            last_parts=self.current.last_parts,
+            is_taken_over=self.takeover is not None,
+        )

@@ -6,6 +6,8 @@ import os
 import resource
 import signal
 import ssl
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 import uvloop
@@ -14,9 +16,23 @@ from protocol.framing import FrameDecoder
 from protocol.messages.runner import TakeOn, decode_take_on
 from supervisor.runner.guard import become_subreaper
 from supervisor.runner.runner import Runner
+from supervisor.shell.lease_page import LeasePage
 from supervisor.shell.log_setup import set_up_log
+from supervisor.shell.log_thread import LogThread
+from supervisor.shell.precedence import Precedence, take_precedence
 
 READ_BYTES = 64 * 1024
+
+SWITCH_S = 0.0005
+"""How long another thread of ours (the one that writes the logs, say) may keep the loop waiting each time that it has
+asked the kernel for something: with many ranks that is hundreds of times a second, and Python's own 5 ms add up."""
+
+THREADS_MAX = 16
+"""For what waits for disks and drivers. Of each kind one may hang, and there are fewer kinds: one is always free."""
+
+LOG_PATIENCE_S = 1.0
+"""How long the end waits for the last lines of its own log."""
+
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGALRM)
 """A runner belongs to no terminal; what is meant for the program reaches it by supctl or by pid."""
 
@@ -42,18 +58,21 @@ async def take_on() -> TakeOn | None:
 
 async def warm_up() -> None:
     """Do now, while nobody waits, what takes long the first time: OpenSSL gets ready, a thread is there."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS_MAX, "slow"))
     ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     await asyncio.to_thread(int)
 
 
-async def serve(lock_fd: int, cgroup: str | None, guard_pid: int) -> None:
+async def serve(args: argparse.Namespace, page: LeasePage, precedence: Precedence) -> None:
     """Wait for a run and serve it to its end."""
     await warm_up()
     task = await take_on()
     if task is None:
         return
     structlog.contextvars.bind_contextvars(run=task.run, node=task.node)
-    await Runner(task, lock_fd=lock_fd, cgroup=cgroup, guard_pid=guard_pid).run()
+    cgroup = None if args.cgroup == "-" else args.cgroup
+    runner = Runner(task, lock_fd=args.lock_fd, cgroup=cgroup, guard_pid=args.guard, page=page, precedence=precedence)
+    await runner.run()
 
 
 def main() -> None:
@@ -62,6 +81,8 @@ def main() -> None:
     parser.add_argument("--lock-fd", type=int, required=True)
     parser.add_argument("--cgroup", required=True)
     parser.add_argument("--guard", type=int, required=True)
+    parser.add_argument("--page-fd", type=int, required=True)
+    parser.add_argument("--poke-fd", type=int, required=True)
     parser.add_argument("--log-level", default="info")
     args = parser.parse_args()
     for number in IGNORED:
@@ -69,15 +90,20 @@ def main() -> None:
     become_subreaper()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two pipes and a pidfd a rank; workers get the job's
-    os.set_inheritable(args.lock_fd, False)
-    set_up_log(args.log_level, "json")
-    cgroup = None if args.cgroup == "-" else args.cgroup
+    for fd in (args.lock_fd, args.page_fd, args.poke_fd):
+        os.set_inheritable(fd, False)
+    precedence = take_precedence()  # before there is any thread
+    lines = LogThread(sys.stderr)
+    set_up_log(args.log_level, "json", lines)
+    sys.setswitchinterval(SWITCH_S)
+    page = LeasePage(args.page_fd, args.poke_fd)
     status = 0
     try:
-        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve(args.lock_fd, cgroup, args.guard))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve(args, page, precedence))
     except BaseException:
         structlog.get_logger().exception("runner_crashed")
         status = 70
+    lines.close(LOG_PATIENCE_S)
     os._exit(status)  # whatever a disk does to its threads: the guard and the coordinator wait for its end
 
 

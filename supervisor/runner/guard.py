@@ -1,8 +1,10 @@
 """The guard: parent and child subreaper of one runner. What the runner leaves behind ends here.
 
 A program of its own, run by path (supervisor/shell/guarding.py has its command line), with few imports: it is
-there as long as the runner is. It has no network and no disk, and sleeps in wait(2) until the runner has ended.
-With --watch it is a replacement: a child of the runner whose first guard has died (docs/decisions/001).
+there as long as the runner is. It has no network and no disk, and sleeps in poll(2) until the runner has ended. While
+there is a lease it looks at the clock once a second; when that is over, it kills the ranks, whatever has become of the
+runner, which lives on and reports it. With --watch it is a replacement: a child of the runner whose first guard has
+died (docs/decisions/001).
 """
 
 import ctypes
@@ -17,9 +19,21 @@ if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from supervisor.shell import cgroup, guarding, tree
+from supervisor.shell.boot_timer import BootTimer
+from supervisor.shell.clock import boot_s
+from supervisor.shell.lease_page import LeasePage
+from supervisor.shell.precedence import take_precedence, take_precedence_as_a_session
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_SNAPSHOT_EVERY_MS = 1000
+
+_LOOK_S = 1.0
+"""Between two looks at the page while there is a lease, and between two looks at the tree."""
+
+_MARGIN_S = 0.05
+"""How long after its end a lease is enforced: a runner that was answered in the last instant is about to write it."""
+
+_KILL_AGAIN_S = 0.05
+"""Between two passes over what has to go; after those that find nobody new the pause doubles, up to _LOOK_S."""
 
 _UNBLOCKABLE = {signal.SIGKILL, signal.SIGSTOP}
 _NEEDED = {signal.SIGCHLD, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS}
@@ -27,33 +41,76 @@ _IGNORED = signal.valid_signals() - _UNBLOCKABLE - _NEEDED
 
 
 def guard(incarnation: str, lock_fd: int, group: str | None, runner_argv: list[str]) -> None:
-    """Start the runner, wait for its end, and end whatever is left of it."""
+    """Start the runner, hold it to its lease, wait for its end, and end whatever is left of it."""
     if group is not None:
         cgroup.join(group)  # where that fails, descent and marker have to do
     become_subreaper()
-    runner_pid = start_runner(lock_fd, runner_argv)
-    while os.wait()[0] != runner_pid:
-        pass  # a stray that came to us is reaped at once
+    page = LeasePage.make()
+    runner_pid = start_runner(lock_fd, page, runner_argv)
+    take_precedence()  # only now: the runner is to know what its workers are to have
+    take_precedence_as_a_session()  # the runner is in it as well
+    Enforcer(incarnation, group, runner_pid, page).outlive(os.pidfd_open(runner_pid))
     sweep(incarnation, group)
 
 
-def watch(incarnation: str, group: str | None, runner_pid: int) -> None:
-    """Wait for the end of the runner, our parent, and end whatever is left of it.
+def watch(incarnation: str, group: str | None, runner_pid: int, page: LeasePage) -> None:
+    """Hold the runner, our parent, to its lease, wait for its end, and end whatever is left of it.
 
     Orphans don't come to a child. Outside of a cgroup the tree is looked at once a second, so that processes
     without the marker are known too when the runner is gone.
     """
-    seen: list[tree.Process] = []
-    timeout_ms = None if group is not None and os.getpid() in cgroup.members(group) else _SNAPSHOT_EVERY_MS
+    take_precedence_as_a_session()
+    enforcer = Enforcer(incarnation, group, runner_pid, page)
+    enforcer.remembers = group is None or os.getpid() not in cgroup.members(group)
     pidfd = guarding.parent_pidfd(runner_pid)
     if pidfd is not None:
-        ended = select.poll()
-        ended.register(pidfd, select.POLLIN)
+        enforcer.outlive(pidfd)
+    sweep(incarnation, group, enforcer.seen)
+
+
+class Enforcer:
+    """Kills the ranks of a runner that lives, but has no lease for them any more."""
+
+    def __init__(self, incarnation: str, group: str | None, runner_pid: int, page: LeasePage) -> None:
+        self._incarnation = incarnation
+        self._group = group
+        self._runner_pid = runner_pid
+        self._page = page
+        self._timer = BootTimer()  # which also sees the end of a suspended machine's sleep at once
+        self._pause_s = _KILL_AGAIN_S
+        self._killed: set[int] = set()  # by the last pass: what is still there only waits for the kernel
+        self.remembers = False  # whether the tree is to be looked at
+        self.seen: list[tree.Process] = []  # what was below the runner at the last look
+
+    def outlive(self, runner_pidfd: int) -> None:
+        """Until the runner has ended."""
+        events = select.poll()
+        for fd in (runner_pidfd, self._page.poke_fd, self._timer.fd):
+            events.register(fd, select.POLLIN)
         while True:
-            seen = tree.descendants(runner_pid, tree.processes())
-            if ended.poll(timeout_ms):
-                break
-    sweep(incarnation, group, seen)
+            wait_s = self._enforce()  # first of all, whatever there is: we may have been stopped
+            if self.remembers:
+                self.seen = tree.descendants(self._runner_pid, tree.processes())
+                wait_s = _LOOK_S if wait_s is None else min(wait_s, _LOOK_S)
+            self._timer.set(None if wait_s is None else boot_s() + wait_s)
+            if any(fd == runner_pidfd for fd, _ in events.poll()):
+                return
+            self._page.take_poke()
+            reap()
+
+    def _enforce(self) -> float | None:
+        """Kill what is left, if the lease is over; returns when to look again. None: there is no lease."""
+        left_s = self._page.left_s()
+        if left_s is None or left_s > -_MARGIN_S:
+            self._pause_s = _KILL_AGAIN_S
+            return None if left_s is None else min(left_s + _MARGIN_S, _LOOK_S)
+        try:
+            killed = {p.pid for p in tree.kill_below(self._runner_pid, self._incarnation, self._group)}
+        except OSError:
+            return _KILL_AGAIN_S  # no descriptor was left to look with
+        self._pause_s = _KILL_AGAIN_S if killed - self._killed else min(2 * self._pause_s, _LOOK_S)
+        self._killed = killed
+        return self._pause_s
 
 
 def sweep(incarnation: str, group: str | None, seen: Sequence[tree.Process] = ()) -> None:
@@ -72,12 +129,13 @@ def sweep(incarnation: str, group: str | None, seen: Sequence[tree.Process] = ()
     reap()
 
 
-def start_runner(lock_fd: int, runner_argv: list[str]) -> int:
-    """Start the runner with fresh signals, our standard files and the lock; returns its pid."""
-    os.set_inheritable(lock_fd, True)
+def start_runner(lock_fd: int, page: LeasePage, runner_argv: list[str]) -> int:
+    """Start the runner with fresh signals, our standard files, the lock and the page of the lease; returns its pid."""
+    for fd in (lock_fd, page.page_fd, page.poke_fd):
+        os.set_inheritable(fd, True)
     pid = os.posix_spawn(
         runner_argv[0],
-        [*runner_argv, "--guard", str(os.getpid())],
+        [*runner_argv, "--guard", str(os.getpid()), *guarding.page_options(page)],
         os.environ,
         setpgroup=0,
         setsigmask=(),
@@ -105,7 +163,7 @@ def reap() -> None:
         return
 
 
-def shed_inheritance(lock_fd: int) -> None:
+def shed_inheritance(kept_fds: Sequence[int]) -> None:
     """Undo what a parent may have left us with: ignored or blocked signals, a terminal, a folder, descriptors."""
     for number in signal.valid_signals() - _UNBLOCKABLE:
         signal.signal(number, signal.SIG_IGN if number in _IGNORED else signal.SIG_DFL)
@@ -114,7 +172,7 @@ def shed_inheritance(lock_fd: int) -> None:
         os.setsid()
     os.chdir("/")
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != lock_fd:
+        if int(name) > 2 and int(name) not in kept_fds:
             try:
                 os.close(int(name))
             except OSError:
@@ -127,10 +185,12 @@ def main(arguments: list[str]) -> None:
     options = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
     incarnation, lock_fd = options["--incarnation"], int(options["--lock-fd"])
     group = None if options["--cgroup"] == "-" else options["--cgroup"]
-    shed_inheritance(lock_fd)
     if "--watch" in options:
-        watch(incarnation, group, int(options["--watch"]))
+        page_fd, poke_fd = int(options["--page-fd"]), int(options["--poke-fd"])
+        shed_inheritance((lock_fd, page_fd, poke_fd))
+        watch(incarnation, group, int(options["--watch"]), LeasePage(page_fd, poke_fd))
     else:
+        shed_inheritance((lock_fd,))
         guard(incarnation, lock_fd, group, arguments[end + 1 :])
 
 

@@ -7,11 +7,27 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from protocol.errors import RemoteProtocolError
+from protocol.ids import may_be_epoch
+from protocol.job import Job
 from protocol.messages import encode
-from protocol.messages.member import Answer, Hello, Rejected, Renewal, Welcome, decode_to_runner
+from protocol.messages.member import (
+    Answer,
+    AnswerFor,
+    Hello,
+    JobTold,
+    JobWanted,
+    Question,
+    Rejected,
+    Renewal,
+    RenewalOf,
+    Testimony,
+    Welcome,
+    decode_to_runner,
+)
 from protocol.versions import VERSIONS
 from supervisor.shell.channel import Channel
 from supervisor.shell.clock import boot_s
@@ -23,6 +39,9 @@ RETRY_S = 0.5
 """Longest wait between two attempts; jittered, so that a fleet does not come back in step."""
 
 CONNECT_TIMEOUT_S = 5.0
+
+PLACE_MAX_BYTES = 1000
+READ_TIMEOUT_S = 1.0
 
 UNRECEIVED_S = 5.0
 """A renewal goes out every second. Where the network takes none for so long the connection is given up: TCP would try
@@ -44,6 +63,8 @@ class Link:
         *,
         on_welcome: Callable[[Welcome], None],
         on_answer: Callable[[Answer], None],
+        on_answer_for: Callable[[AnswerFor], None],
+        on_question: Callable[[Question], None],
         on_lost: Callable[[], None],
     ) -> None:
         self._hello = hello
@@ -51,16 +72,33 @@ class Link:
         self._tls = tls
         self._on_welcome = on_welcome
         self._on_answer = on_answer
+        self._on_answer_for = on_answer_for
+        self._on_question = on_question
         self._on_lost = on_lost
         self._channel: Channel | None = None
         self._is_welcome = False
-        self._epoch = 0
+        self._job: Job | None = None
+        self._epoch = 0  # the highest that was heard of
+        self._answered_s: float | None = None  # when its coordinator has last answered, by whichever way
         self._heard_s = 0.0
+        self._place: bytes | None = None  # where the coordinator is
+        self._reading: asyncio.Future[bytes | None] | None = None
 
-    def send(self, renewal: Renewal) -> None:
-        """Send it if there is anybody to hear it; the next one says it again."""
-        if self._channel is not None and self._is_welcome:
-            self._channel.send(encode(renewal))
+    def send(self, message: Renewal | RenewalOf | Testimony) -> None:
+        """Send it if there is anybody to hear it; the next one says it again. What others want to have passed on does
+        not pile up before what we have to say ourselves."""
+        if self._channel is None or not self._is_welcome:
+            return
+        if self._channel.is_drained or not isinstance(message, RenewalOf):
+            self._channel.send(encode(message))
+
+    def heed(self, answer: Answer) -> bool:
+        """Take note of an answer that a witness has passed on. False: its coordinator has been replaced, and counts no
+        more, or there cannot be one of that epoch: by such a lie we would lose our own."""
+        if answer.epoch < self._epoch or not may_be_epoch(answer.epoch, self._epoch):
+            return False
+        self._see_answer(answer)
+        return True
 
     async def run(self) -> None:
         """Connect, and reconnect, until cancelled."""
@@ -79,15 +117,18 @@ class Link:
         """Until the connection is gone. That ends no rank: it is what a runner without a coordinator does (R6)."""
         channel.expect_receipt_within(UNRECEIVED_S)
         self._heard_s = boot_s()
-        while (left_s := self._heard_s + SILENT_S - boot_s()) > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await channel.closed.wait()
-                    return
-        channel.abort(f"it has answered nothing for {SILENT_S:g} s")
+        try:
+            while (left_s := self._heard_s + SILENT_S - boot_s()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await channel.closed.wait()
+                        return
+            channel.abort(f"it has answered nothing for {SILENT_S:g} s")
+        finally:
+            channel.abort("")
 
     async def _connect(self) -> Channel:
-        content = await asyncio.to_thread(read_small, self._file, 1000)
+        content = await self._read_place()
         if content is None:
             raise OSError(f"no {self._file}")
         host, _, port = content.decode().strip().rpartition(":")
@@ -101,31 +142,60 @@ class Link:
         )
         return channel
 
+    async def _read_place(self) -> bytes | None:
+        """What the file says; where the disk hangs, what it said last. It has one thread of ours at the most."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.get_running_loop().run_in_executor(None, read_small, self._file, PLACE_MAX_BYTES)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                self._place = await asyncio.shield(self._reading)
+        return self._place
+
     def _on_open(self, channel: Channel) -> None:
         self._channel, self._is_welcome = channel, False
-        channel.send(encode(self._hello))
+        answered_s = None if self._answered_s is None else boot_s() - self._answered_s
+        channel.send(encode(msgspec.structs.replace(self._hello, epoch=self._epoch, answered_s=answered_s)))
 
     def _on_frame(self, channel: Channel, payload: bytes) -> None:
         self._heard_s = boot_s()
         match decode_to_runner(payload):
             case Welcome() as welcome:
-                if welcome.version not in VERSIONS:
-                    raise RemoteProtocolError(f"the coordinator speaks version {welcome.version}")
+                self._check_version(welcome.version)
                 self._see_epoch(welcome.epoch)
-                self._is_welcome = True
+                self._is_welcome, self._job = True, welcome.job
                 self._on_welcome(welcome)
+            case JobWanted(version=version, epoch=epoch):
+                self._check_version(version)
+                self._see_epoch(epoch)
+                if self._job is not None:  # else it has to hear of it from another runner
+                    channel.send(encode(JobTold(job=self._job)))
             case Answer() as answer:
-                self._see_epoch(answer.epoch)
+                self._see_answer(answer)
                 self._on_answer(answer)
+            case AnswerFor() as passed:
+                self._see_epoch(passed.answer.epoch)
+                self._on_answer_for(passed)
+            case Question() as question:
+                self._see_epoch(question.epoch)
+                self._on_question(question)
             case Rejected(reason=reason):
                 log.warning("coordinator_rejected_us", reason=reason)
                 channel.close()
+
+    def _check_version(self, version: int) -> None:
+        if version not in VERSIONS:
+            raise RemoteProtocolError(f"the coordinator speaks version {version}")
 
     def _see_epoch(self, epoch: int) -> None:
         """A coordinator that has been replaced has nothing to say any more."""
         if epoch < self._epoch:
             raise RemoteProtocolError(f"epoch {epoch} after {self._epoch}")
-        self._epoch = epoch
+        if epoch > self._epoch:
+            self._epoch, self._answered_s = epoch, None
+
+    def _see_answer(self, answer: Answer) -> None:
+        self._see_epoch(answer.epoch)
+        self._answered_s = boot_s()
 
     def _on_closed(self, channel: Channel) -> None:
         if self._channel is channel:

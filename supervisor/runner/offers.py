@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -26,12 +27,15 @@ log = structlog.get_logger()
 class Offers:
     """Looks up what the node can give; ranks are counted once, since nothing of that changes under a runner.
 
-    `address` is by which other nodes reach this one.
+    `address` is by which other nodes reach this one; `listen()` gives the port on which the runner listens for others,
+    or raises Refused.
     """
 
-    def __init__(self, job: Job, node: str, address: str) -> None:
+    def __init__(self, job: Job, node: str, address: str, listen: Callable[[], Awaitable[int]]) -> None:
         self._job = job
         self._address = address
+        self._listen = listen
+        self._is_single = job.spec.topology.nnodes[1] == 1  # there never is another node
         self._counted: tuple[int, str] | None = None
         self._ports = Ports(job.spec.rendezvous.master_port, node)
         self._digests: Digests | None = None
@@ -41,16 +45,20 @@ class Offers:
 
         `last_port` is the last generation's.
         """
-        return await asyncio.to_thread(self._look_up, last_port)
+        try:
+            witness_port = 0 if self._is_single else await self._listen()
+        except Refused as exc:
+            return self._problem(exc)
+        return await asyncio.to_thread(self._look_up, last_port, witness_port)
 
-    def _look_up(self, last_port: int | None) -> Offer:
+    def _look_up(self, last_port: int | None, witness_port: int) -> Offer:
         try:
             if self._counted is None:
                 self._counted = self._count()
             digest = self._digest()
             port, waits_for = self._ports.find(self._address, last_port, boot_s())
         except Refused as exc:
-            return Offer(slots=0, address=self._address, port=0, problem=one_line(f"{exc}; {exc.hint}"))
+            return self._problem(exc)
         ranks, note = self._counted
         return Offer(
             slots=ranks,
@@ -59,11 +67,15 @@ class Offers:
             waits_for=one_line(waits_for),
             note=one_line(note),
             digest=digest,
+            witness_port=witness_port,
         )
+
+    def _problem(self, exc: Refused) -> Offer:
+        return Offer(slots=0, address=self._address, port=0, problem=one_line(f"{exc}; {exc.hint}"))
 
     def _digest(self) -> dict[str, str]:
         """What nodes have to have in common, where there may be several."""
-        if self._job.spec.topology.nnodes[1] == 1:
+        if self._is_single:
             return {}
         if self._digests is None:
             from supervisor.runner.digest import Digests  # which takes long to load, and few runs need

@@ -1,10 +1,8 @@
 """The runner's shell: one Member machine, its link, its workers, its record on disk."""
 
 import asyncio
-import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import structlog
@@ -13,41 +11,54 @@ from protocol.job import Job
 from protocol.member import Member
 from protocol.member_events import (
     Abort,
+    Answered,
+    AskWords,
     Clear,
     Dismissed,
     Effect,
     End,
     Event,
+    GiveWord,
+    Hold,
     Inspect,
     Inspected,
     KeepStacks,
+    KillAll,
     Linked,
     Look,
     Looked,
     LookUpOffer,
+    Meet,
     Offered,
-    Ordered,
     Persist,
+    Questioned,
+    Reached,
     Renew,
     Saved,
     Signal,
     Spawn,
     TermLeftovers,
+    Testify,
     Tick,
+    WordAsked,
+    WordHeard,
 )
-from protocol.messages import encode
-from protocol.messages.member import Hello, Part, Renewal, Welcome
+from protocol.messages.member import Answer, Hello, Welcome
 from protocol.messages.runner import Record, TakeOn
 from protocol.versions import VERSIONS
 from supervisor.logs.segments import LogWriter
-from supervisor.runner.beats import Pages, package_dir
+from supervisor.runner.beats import Pages
+from supervisor.runner.guard_watch import GuardWatch, Helpers
 from supervisor.runner.link import Link
 from supervisor.runner.offers import Offers
+from supervisor.runner.peers import Ears, Peers
+from supervisor.runner.record import RecordFile
 from supervisor.runner.workers import Workers
-from supervisor.shell import guarding
 from supervisor.shell.clock import boot_s
 from supervisor.shell.driver import Driver
-from supervisor.shell.files import read_small, write_whole
+from supervisor.shell.files import read_small
+from supervisor.shell.lease_page import LeasePage
+from supervisor.shell.precedence import Precedence
 from supervisor.shell.tls import client_context
 
 log = structlog.get_logger()
@@ -58,9 +69,6 @@ an idle runner wakes up once, not twice."""
 
 MARKER_MAX_BYTES = 4096
 
-PERSIST_S = 2.0
-"""How long the record may take to reach the disk before everything else goes on without it."""
-
 
 class Ended(Exception):
     """Nothing is left to do."""
@@ -69,40 +77,70 @@ class Ended(Exception):
 class Runner:
     """Serves one run on one node until it is over (or nobody has asked for it for long)."""
 
-    def __init__(self, task: TakeOn, *, lock_fd: int, cgroup: str | None, guard_pid: int) -> None:
+    def __init__(
+        self,
+        task: TakeOn,
+        *,
+        lock_fd: int,
+        cgroup: str | None,
+        guard_pid: int,
+        page: LeasePage,
+        precedence: Precedence,
+    ) -> None:
+        """`page` is where the guard reads of the lease; `precedence` is what the workers are to have."""
         self._task = task
         self._lock_fd = lock_fd
         self._cgroup = cgroup
         self._guard_pid = guard_pid
+        self._page = page
+        self._precedence = precedence
         self._driver: Driver[Event, Effect] | None = None
         self._workers: Workers | None = None
-        self._helpers: set[int] = set()  # our own children that are no workers
+        self._helpers = Helpers()
         self._offers: Offers | None = None
-        self._unwritten: Record | None = None  # the newest record, if it is not on its way to the disk yet
-        self._writer: asyncio.Task[None] | None = None
-        self._disk_hangs = False
         self._ended = asyncio.Event()
         self._renewed = asyncio.Event()
+        self._saved: int | None = None  # the last checkpoint that was seen
+        self._marker_read: asyncio.Task[None] | None = None
         self._group = asyncio.TaskGroup()
+        self._record = RecordFile(Path(task.run_dir) / f"{task.incarnation}.record", self._group)
         self._logs = LogWriter(Path(task.logs_dir))
         self._pages = Pages(Path(task.beats_dir) if task.beats_dir else None)
         hello = Hello(versions=VERSIONS, fleet=task.fleet, node=task.node, run=task.run, incarnation=task.incarnation)
+        tls = client_context(Path(task.credential))
         self._link = Link(
             hello,
             Path(task.coordinator_file),
-            client_context(Path(task.credential)),
+            tls,
             on_welcome=self._on_welcome,
-            on_answer=lambda answer: self._put(Ordered(answer.order)),
+            on_answer=lambda answer: self._put(Answered(answer)),
+            on_answer_for=lambda passed: self._peers.answer_for(passed),
+            on_question=lambda question: self._hear(Questioned(question)),
             on_lost=lambda: self._put(Linked(up=False)),
         )
+        ears = Ears(
+            on_word_wanted=lambda node, incarnation, wanted: self._hear(WordAsked(node, incarnation, wanted)),
+            on_word=lambda incarnation, word: self._hear(WordHeard(incarnation, word)),
+            on_renewal=self._link.send,
+            on_answer=self._on_passed_on,
+            on_reached=lambda incarnations: self._put(Reached(incarnations)),
+        )
+        self._peers = Peers(hello, task, tls, self._group, ears)
 
     async def run(self) -> None:
         """Until there is nothing left to do."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._dismiss)
-        self._watch_guard(self._guard_pid)
+        guard_watch = GuardWatch(
+            self._task.incarnation,
+            lock_fd=self._lock_fd,
+            cgroup=self._cgroup,
+            page=self._page,
+            helpers=self._helpers,
+        )
         try:
             async with self._group:
+                self._group.create_task(guard_watch.run(self._guard_pid), name="guard")
                 self._group.create_task(self._link.run(), name="link")
                 self._group.create_task(self._watch(), name="watch")
                 self._group.create_task(self._give_up_unmet(), name="unmet")
@@ -111,10 +149,11 @@ class Runner:
         except* Ended:
             log.info("runner_ended")
         finally:
+            self._peers.close()
             self._logs.close()
             self._pages.remove()
 
-    # --- from the link -------------------------------------------------------------------------------------------
+    # --- from the link, and from other runners -------------------------------------------------------------------
 
     def _on_welcome(self, welcome: Welcome) -> None:
         if self._driver is None:
@@ -122,7 +161,7 @@ class Runner:
         self._put(Linked(up=True))
 
     def _begin(self, job: Job) -> None:
-        self._offers = Offers(job, self._task.node, self._task.address)
+        self._offers = Offers(job, self._task.node, self._task.address, self._peers.listen)
         member = Member(job.spec, boot_s(), orphan_wait_s=self._task.orphan_wait_s, linger_s=self._task.linger_s)
         self._driver = Driver(member, self._perform, Tick())
         logs_dir = Path(self._task.logs_dir)
@@ -136,13 +175,24 @@ class Runner:
             tasks=self._group,
             helpers=self._helpers,
             pages=self._pages,
-            package_dir=package_dir(Path(self._task.run_dir)),
+            run_dir=Path(self._task.run_dir),
+            precedence=self._precedence,
+            lease=self._page,
         )
         self._group.create_task(self._driver.run(), name="member")
 
     def _put(self, event: Event) -> None:
         if self._driver is not None:
             self._driver.put(event)
+
+    def _hear(self, event: Event) -> None:
+        """What a peer says, or is asked, and again: where the machine is far behind it is left out."""
+        if self._driver is not None and not self._driver.is_behind:
+            self._driver.put(event)
+
+    def _on_passed_on(self, answer: Answer) -> None:
+        if self._link.heed(answer):
+            self._hear(Answered(answer, is_direct=False))
 
     def _dismiss(self) -> None:
         if self._driver is None:
@@ -176,40 +226,29 @@ class Runner:
                 self._workers.term_leftovers()
             case Clear(generation, kill_at_s):
                 self._workers.clear(generation, kill_at_s)
+            case KillAll(generation):
+                self._workers.kill_all(generation)
+            case Hold(until_s):
+                self._page.hold(until_s)
             case LookUpOffer(not_port):
                 self._group.create_task(self._look_up_offer(not_port), name="offer")
             case Persist(renewal):
-                await self._persist(renewal)
-            case Renew(renewal):
+                await self._record.keep(Record(run=self._task.run, incarnation=self._task.incarnation, renewal=renewal))
+            case Renew(renewal, by_witnesses):
                 self._link.send(renewal)
+                if by_witnesses:
+                    self._peers.pass_on(renewal)
                 self._renewed.set()
+            case Meet(witnesses):
+                self._peers.meet(witnesses)
+            case AskWords(wanted):
+                self._peers.ask_words(wanted)
+            case GiveWord(incarnation, word):
+                self._peers.give_word(incarnation, word)
+            case Testify(testimony):
+                self._link.send(testimony)
             case End():
                 self._ended.set()
-
-    async def _persist(self, renewal: Renewal) -> None:
-        """Put the record on disk before what is in it is told; a disk that hangs is waited for once, not for ever."""
-        self._unwritten = Record(run=self._task.run, incarnation=self._task.incarnation, renewal=renewal)
-        if self._writer is None or self._writer.done():
-            self._writer = self._group.create_task(self._write_record(), name="record")
-            self._disk_hangs = False
-        if self._disk_hangs:
-            return
-        try:
-            async with asyncio.timeout(PERSIST_S):
-                await asyncio.shield(self._writer)
-        except TimeoutError:
-            self._disk_hangs = True
-            log.warning("record_unwritten", error=f"the disk hangs for {PERSIST_S:g} s")
-
-    async def _write_record(self) -> None:
-        path = Path(self._task.run_dir) / f"{self._task.incarnation}.record"
-        while (record := self._unwritten) is not None:
-            self._unwritten = None
-            is_outcome = record.renewal.part is Part.FINISHED  # a job that is done must not be done again
-            try:
-                await asyncio.to_thread(write_whole, path, encode(record), through=is_outcome)
-            except OSError as exc:  # training goes on; only what a next supd could read is poorer
-                log.warning("record_unwritten", path=str(path), error=repr(exc))
 
     async def _look_up_offer(self, not_port: int | None) -> None:
         assert self._offers is not None
@@ -218,7 +257,6 @@ class Runner:
     # --- watching ------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        saved: int | None = None
         due_s = boot_s()
         while True:
             await self._renewed.wait()
@@ -229,38 +267,15 @@ class Runner:
             assert self._workers is not None
             self._workers.reap()  # orphans that came to us; the ranks' ends are seen at once
             self._workers.look_for_oom()
-            if self._workers.marker is not None:
-                step = await asyncio.to_thread(read_step, self._workers.marker)
-                if step is not None and step != saved:
-                    saved = step
-                    self._put(Saved(step))
+            if self._workers.marker is not None and (self._marker_read is None or self._marker_read.done()):
+                reading = self._look_for_save(self._workers.marker)
+                self._marker_read = self._group.create_task(reading, name="marker")
 
-    def _watch_guard(self, pid: int) -> None:
-        """When the guard dies, start another (docs/decisions/001)."""
-        pidfd = guarding.parent_pidfd(pid)
-        if pidfd is None:
-            self._replace_guard()
-        else:
-            asyncio.get_running_loop().add_reader(pidfd, self._on_guard_ended, pidfd)
-
-    def _on_guard_ended(self, pidfd: int) -> None:
-        asyncio.get_running_loop().remove_reader(pidfd)
-        os.close(pidfd)
-        log.warning("guard_lost")
-        self._replace_guard()
-
-    def _replace_guard(self) -> None:
-        argv = guarding.watch_argv(self._task.incarnation, self._lock_fd, self._cgroup, os.getpid())
-        try:
-            guard = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(self._lock_fd,)
-            )
-        except OSError as exc:
-            log.error("guard_unreplaced", error=repr(exc))
-            return
-        self._helpers.add(guard.pid)
-        pidfd = os.pidfd_open(guard.pid)
-        asyncio.get_running_loop().add_reader(pidfd, self._on_guard_ended, pidfd)
+    async def _look_for_save(self, marker: Path) -> None:
+        step = await asyncio.to_thread(read_step, marker)
+        if step is not None and step != self._saved:
+            self._saved = step
+            self._put(Saved(step))
 
 
 def read_step(path: Path) -> int | None:

@@ -1,6 +1,7 @@
 """Starting a worker, learning how it ended, and saying in plain words why it could not be started.
 
-A worker gets a session of its own, a parent-death signal, default signals, two pipes and nothing else.
+A worker gets a session of its own, a parent-death signal, default signals, two pipes and nothing else: nothing of the
+precedence that its runner has, either.
 Why this takes `preexec_fn`, and what the child may do in it: docs/decisions/003.
 """
 
@@ -13,10 +14,11 @@ import resource
 import signal
 import stat
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from supervisor.shell.lease_page import LeasePage
+from supervisor.shell.precedence import Precedence, give_back
 from supervisor.shell.program import NOT_EXECUTABLE, NoProgram, find_program
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -38,13 +40,18 @@ _prctl.argtypes = [ctypes.c_int, ctypes.c_ulong]
 
 @dataclass(frozen=True)
 class WorkerCommand:
-    """What to start. `limits` are soft limits by name (nofile, core, memlock, stack; -1: unlimited)."""
+    """What to start. `limits` are soft limits by name (nofile, core, memlock, stack; -1: unlimited).
+
+    `precedence` is what the runner had first. Where the `lease` is over there is no exec.
+    """
 
     argv: list[bytes | str]
     env: dict[bytes, bytes]
     cwd: bytes | str
     limits: dict[str, int]
     umask: int
+    precedence: Precedence | None = None
+    lease: LeasePage | None = None
 
 
 @dataclass(frozen=True)
@@ -77,11 +84,11 @@ class SpawnError(Exception):
 
 
 def spawn(command: WorkerCommand) -> Spawned:
-    """Start a worker; raises SpawnError. Blocks for about 2 ms.
+    """Start a worker; raises SpawnError. Blocks for about 2 ms, and for as long as the disk of the program hangs.
 
-    Only from the main thread: the parent-death signal is sent when the *thread* that forked ends (prctl(2)).
+    Only from a thread that outlives the worker: the parent-death signal is sent when the *thread* that forked ends
+    (prctl(2)).
     """
-    assert threading.current_thread() is threading.main_thread(), "workers are spawned by the main thread"
     _check_cwd(command.cwd)
     program = _find_program(command)
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as childs_ends:
@@ -98,9 +105,9 @@ def spawn(command: WorkerCommand) -> Spawned:
                 env=command.env,
                 umask=command.umask,
                 start_new_session=True,
-                preexec_fn=_preparation(command.limits),
+                preexec_fn=_preparation(command),
             )
-            pidfd = _pidfd_of(process)
+            pidfd = pidfd_of(process)
         except OSError as exc:
             raise _explained(exc, program, command) from exc
         except (ValueError, subprocess.SubprocessError) as exc:  # a NUL byte, a nameless variable
@@ -139,20 +146,23 @@ def _pipe(undo: contextlib.ExitStack, childs_ends: contextlib.ExitStack) -> tupl
     return ours, theirs
 
 
-def _pidfd_of(process: subprocess.Popen[bytes]) -> int:
+def pidfd_of(process: subprocess.Popen[bytes]) -> int:
+    """Of a child that nobody has reaped. Raises OSError where there can be none; the child has ended then."""
     try:
         return os.pidfd_open(process.pid)
     except OSError:
-        process.kill()  # a worker that nobody can watch is not to run
+        process.kill()  # one that nobody can watch is not to run
         process.wait()
         raise
 
 
-def _preparation(limits: dict[str, int]) -> Callable[[], None]:
+def _preparation(command: WorkerCommand) -> Callable[[], None]:
     """What the child does between fork and exec. Everything is computed here, in the parent."""
-    parent = os.getpid()
+    parent, precedence, lease = os.getpid(), command.precedence, command.lease
     ignored = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_IGN]  # exec keeps only these
-    wanted = [(_LIMITS[name], _clamped(value, resource.getrlimit(_LIMITS[name])[1])) for name, value in limits.items()]
+    wanted = [
+        (_LIMITS[name], _clamped(value, resource.getrlimit(_LIMITS[name])[1])) for name, value in command.limits.items()
+    ]
 
     def prepare() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -163,6 +173,10 @@ def _preparation(limits: dict[str, int]) -> Callable[[], None]:
         for number in ignored:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if precedence is not None:
+            give_back(precedence)
+        if lease is not None and lease.is_over:
+            os.kill(os.getpid(), signal.SIGKILL)  # we were stopped in the middle: the guard may have looked already
 
     return prepare
 

@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +20,16 @@ from protocol.messages.member import Assignment, RankExit, SpawnFailure, StallSt
 from protocol.text import one_line
 from supervisor.logs.segments import LogWriter, generation_dir
 from supervisor.runner import devices, sight, spawn
-from supervisor.runner.beats import Pages
+from supervisor.runner.beats import Pages, package_dir
+from supervisor.runner.guard_watch import Helpers
 from supervisor.runner.oom import OomWatch
 from supervisor.runner.progress import Progress
 from supervisor.shell import tree
 from supervisor.shell.clock import boot_s, wall_s
 from supervisor.shell.devices import count_cpus
 from supervisor.shell.files import read_small
+from supervisor.shell.lease_page import LeasePage
+from supervisor.shell.precedence import Precedence
 
 log = structlog.get_logger()
 
@@ -74,9 +78,11 @@ class Workers:
         logs_dir: Path,
         put: Callable[[Event], None],
         tasks: asyncio.TaskGroup,
-        helpers: set[int],
+        helpers: Helpers,
         pages: Pages,
-        package_dir: str,
+        run_dir: Path,
+        precedence: Precedence,
+        lease: LeasePage,
     ) -> None:
         self._job = job
         self._node = node
@@ -89,14 +95,21 @@ class Workers:
         self._generation = -1
         self._cpus = 1  # that this node's processes may use
         self._mains: dict[int, _Main] = {}  # by pid; those that have not been reaped
+        self._spawner = ThreadPoolExecutor(1, "spawner")  # lives as long as we do: its end would be the workers'
+        self._is_spawning = False  # a worker is being started just now
         self._held: list[_End | Wrote] | None = None  # what was seen while the rest was being spawned
         self._clearing: int | None = None  # the generation that is being cleared away
         self._kill_at_s = 0.0
         self._leftovers_due = False
+        self._table: dict[int, tree.Process] | None = None
         self._oom = OomWatch()
         self._helpers = helpers
         self._pages = pages
-        self._package_dir = package_dir
+        self._run_dir = run_dir
+        self._package_dir: str | None = None  # None: not made yet
+        self._precedence = precedence
+        self._lease = lease
+        self._killed = -1  # the newest generation that was killed: nothing of it is spawned any more
         self.marker: Path | None = None  # of the newest generation: the file that tells the last checkpoint
         self.progress = Progress(job.spec.progress, 0)  # of the newest generation
 
@@ -116,22 +129,29 @@ class Workers:
         rank = assignment.first_rank
         try:
             env_file = await self._read_env_file()
+            if self._package_dir is None:
+                self._package_dir = await asyncio.to_thread(package_dir, self._run_dir)
             await self._pages.create(self._generation, [assignment.first_rank + i for i in range(assignment.nproc)])
             base = ranks.inherited(self._job, os.environb)
             commands: list[ranks.Command] = []
             for local_rank in range(assignment.nproc):
                 rank = assignment.first_rank + local_rank
-                commands.append(self._command(assignment, local_rank, base, env_file))
+                device = await self._device(local_rank, base)
+                commands.append(
+                    ranks.command(self._job, assignment, self._place(rank, local_rank, device), base, env_file)
+                )
             await self._know_files(assignment.first_rank, commands)
             for rank, command in enumerate(commands, assignment.first_rank):
-                mains.append(self._spawn(rank, command))
-                await asyncio.sleep(0)  # renewals go out between two spawns
+                if self._lease.is_over or self._killed >= assignment.generation:
+                    break  # the machine knows, or is about to see, and waits for nobody else
+                mains.append(await self._spawn(rank, command))
         except (Refused, spawn.SpawnError) as exc:
             path, reason = (exc.path, exc.reason) if isinstance(exc, spawn.SpawnError) else ("devices", str(exc))
             failure = SpawnFailure(rank=rank, path=one_line(path), reason=one_line(reason))
             log.warning("worker_spawn_failed", rank=rank, path=failure.path, reason=failure.reason)
         for main in mains:  # only now: what can wait does not keep the next rank from its start
             self._listen(assignment.generation, main)
+            await asyncio.sleep(0)  # renewals go out in between
         held, self._held = self._held, None
         self._put(Launched(assignment.generation, tuple(main.spawned.pid for main in mains), failure))
         for seen in held:
@@ -150,11 +170,6 @@ class Workers:
             raise spawn.SpawnError(str(path), "; ".join(problems[:5]))
         return values
 
-    def _command(
-        self, assignment: Assignment, local_rank: int, base: ranks.Environment, env_file: dict[str, str]
-    ) -> ranks.Command:
-        return ranks.command(self._job, assignment, self._place(assignment, local_rank, base), base, env_file)
-
     async def _know_files(self, first_rank: int, commands: Sequence[ranks.Command]) -> None:
         """Find out what the files hold that ranks are going to write, so that it is not taken for theirs."""
         self.marker = Path(os.fsdecode(commands[0].marker)) if commands[0].marker else None
@@ -165,19 +180,23 @@ class Workers:
             reading = self._tasks.create_task(self.progress.refresh_file(), name="progress-file")
             await asyncio.wait({reading}, timeout=FIRST_FILE_S)
 
-    def _spawn(self, rank: int, command: ranks.Command) -> _Main:
-        limits = self._job.submitter.limits | self._job.spec.run.limits
-        spawned = spawn.spawn(
-            spawn.WorkerCommand(
-                argv=[*command.argv],
-                env=command.env,
-                cwd=command.cwd,
-                limits=limits,
-                umask=self._job.submitter.umask,
-            )
+    async def _spawn(self, rank: int, command: ranks.Command) -> _Main:
+        worker = spawn.WorkerCommand(
+            argv=[*command.argv],
+            env=command.env,
+            cwd=command.cwd,
+            limits=self._job.submitter.limits | self._job.spec.run.limits,
+            umask=self._job.submitter.umask,
+            precedence=self._precedence,
+            lease=self._lease,
         )
+        self._is_spawning = True
+        try:
+            spawned = await self._loop.run_in_executor(self._spawner, spawn.spawn, worker)
+        finally:
+            self._is_spawning = False
         main = self._mains[spawned.pid] = _Main(rank, spawned, boot_s())
-        self._loop.add_reader(spawned.pidfd, self.reap)
+        self._loop.add_reader(spawned.pidfd, self._on_readable, main)
         return main
 
     def _listen(self, generation: int, main: _Main) -> None:
@@ -190,23 +209,23 @@ class Workers:
         self._oom.look(spawned.pid)
         log.info("worker_spawned", generation=generation, rank=rank, pid=spawned.pid)
 
-    def _place(self, assignment: Assignment, local_rank: int, base: ranks.Environment) -> ranks.Place:
-        rank = assignment.first_rank + local_rank
+    def _place(self, rank: int, local_rank: int, device: str | None) -> ranks.Place:
         return ranks.Place(
             node=self._node,
             local_rank=local_rank,
             incarnation=self._incarnation,
-            error_file=str(generation_dir(self._logs_dir, assignment.generation) / f"rank-{rank:05d}.error.json"),
-            device=self._device(local_rank, base),
+            error_file=str(generation_dir(self._logs_dir, self._generation) / f"rank-{rank:05d}.error.json"),
+            device=device,
             cpus=self._cpus,
             heartbeat=self._pages.path(rank),
-            package_dir=self._package_dir,
+            package_dir=self._package_dir or "",
         )
 
-    def _device(self, local_rank: int, base: ranks.Environment) -> str | None:
+    async def _device(self, local_rank: int, base: ranks.Environment) -> str | None:
         if self._job.spec.devices.visibility != "virtual":
             return None
-        return devices.virtual_device(local_rank, {os.fsdecode(k): os.fsdecode(v) for k, v in base.items()})
+        environ = {os.fsdecode(k): os.fsdecode(v) for k, v in base.items()}
+        return await asyncio.to_thread(devices.virtual_device, local_rank, environ)  # a driver may take its time
 
     # --- looking -------------------------------------------------------------------------------------------------
 
@@ -248,12 +267,32 @@ class Workers:
         for main in self._mains.values():
             if main.rank != rank:
                 continue
-            below = tree.descendants(main.spawned.pid, tree.processes()) if whole_tree else []
+            below = tree.descendants(main.spawned.pid, self._processes()) if whole_tree else []
             with contextlib.suppress(ProcessLookupError, PermissionError):  # ended, or of another user by now
                 signal.pidfd_send_signal(main.spawned.pidfd, number)
             for process in below:
                 tree.signal_process(process, number)
             log.info("worker_signalled", rank=rank, pid=main.spawned.pid, signal=signal.Signals(number).name)
+
+    def _processes(self) -> dict[int, tree.Process]:
+        """The process table, read once for all ranks that get a signal in one go."""
+        if self._table is None:
+            self._table = tree.processes()
+            self._loop.call_soon(self._forget_table)
+        return self._table
+
+    def _forget_table(self) -> None:
+        self._table = None
+
+    def kill_all(self, generation: int) -> None:
+        """SIGKILL to everything of the generation, at once; nothing more of it is spawned.
+
+        All of it is below us, since orphans come to us. What is forked while the table is read is left to `clear`, and
+        to the guard.
+        """
+        self._killed = max(self._killed, generation)
+        below = tree.descendants(os.getpid(), tree.processes(), without=self._helpers.pids)
+        log.warning("generation_killed", generation=generation, killed=len(tree.kill_once(below)))
 
     def term_leftovers(self) -> None:
         """Send TERM to what belongs to no live rank; several calls of one moment are one."""
@@ -269,13 +308,22 @@ class Workers:
     def _leftovers(self) -> list[tree.Process]:
         if not tree.has_children():
             return []  # as a rule; the process table of a large machine takes long to read
-        return [p for p in tree.leftovers(os.getpid(), set(self._mains), self._helpers) if p.is_alive]
+        return [p for p in tree.leftovers(os.getpid(), set(self._mains), self._helpers.pids) if p.is_alive]
 
     # --- ends ----------------------------------------------------------------------------------------------------
 
+    def _on_readable(self, main: _Main) -> None:
+        if main.spawned.pid not in self._mains:
+            return  # it has been taken in already
+        status = spawn.read_exit(main.spawned.pidfd)
+        if status is not None:  # else a debugger has not let go of it
+            del self._mains[main.spawned.pid]
+            self._on_main_ended(main, status)
+            self.reap()
+
     def reap(self) -> None:
         """Take in every child that has ended: ranks, and orphans that came to us as their subreaper."""
-        while True:
+        while not (self._is_spawning or self._helpers.is_starting):  # else a child not known yet is taken for an orphan
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
@@ -284,15 +332,15 @@ class Workers:
                 return
             main = self._mains.pop(ended.si_pid, None)
             if main is not None:
-                self._on_main_ended(main)
+                status = spawn.read_exit(main.spawned.pidfd)
+                assert status is not None, "a zombie without a status"
+                self._on_main_ended(main, status)
             else:
                 os.waitpid(ended.si_pid, os.WNOHANG)
-                self._helpers.discard(ended.si_pid)
+                self._helpers.pids.discard(ended.si_pid)
 
-    def _on_main_ended(self, main: _Main) -> None:
+    def _on_main_ended(self, main: _Main, status: spawn.ExitStatus) -> None:
         self._loop.remove_reader(main.spawned.pidfd)
-        status = spawn.read_exit(main.spawned.pidfd)
-        assert status is not None, "a zombie without a status"
         oom = self._oom.evidence(main.spawned.pid) if status.signal == signal.SIGKILL else ""
         self._oom.forget(main.spawned.pid)
         spawn.reap(main.spawned)

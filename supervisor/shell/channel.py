@@ -85,6 +85,11 @@ class Channel(asyncio.Protocol):
             return
         self._transport.write(encode_frame(payload))
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the peer has read most of what was sent."""
+        return self._writable.is_set()
+
     async def drained(self) -> None:
         """Wait until the peer has read most of what was sent (or is gone)."""
         await self._writable.wait()

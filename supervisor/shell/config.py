@@ -14,8 +14,10 @@ from protocol.checks import choice, duration, integer, matching, schema_version,
 from protocol.errors import About, ConfigInvalid
 from protocol.job import LABEL_MAX_CHARS, LABELS_MAX
 from protocol.tables import Found, Key, Kind, Schema, check_tables
+from protocol.timing import ASK_AGAIN_S, ASK_S, DRIFT, FRESH, GAP_S, KILL_S, ROUND_TRIP_S, Timing
 from protocol.toml_text import MAX_FILE_BYTES, read_toml
 from supervisor.shell import config_checks as checks
+from supervisor.shell.config_rules import check_rules, peer_of, timing_of
 from supervisor.shell.paths import (
     default_control_path,
     ensure_private_dir,
@@ -24,9 +26,6 @@ from supervisor.shell.paths import (
     socket_path_problem,
     xdg_folder,
 )
-
-DEFAULT_PEER = ("127.0.0.1", PEER_PORT)
-DEFAULT_PEER_OF_FLEET = ("", PEER_PORT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +40,12 @@ class Config:
     peer_is_default: bool  # nobody asked for this port: where it is taken, the next free one will do
     advertise: str  # a name or an address by which peers reach us; "": not given
     interface: str  # whose address that is; "": not given
+    runner_ports: tuple[int, int] | None  # first and last of those for our runners; None: any that are free
     fleet: str
     join: tuple[JoinEntry, ...]  # nodes to ask, first the one that hosts; (): a fleet of one
     credential: Path
+    timing: Timing  # of the leases of runs that this supd's coordinator begins
+    on_isolation: str  # "fence" or "keep"
     state_dir: Path
     logs_dir: Path
     ready_runners: int
@@ -122,6 +124,14 @@ SCHEMA = Schema(
                 "no particular one",
                 "instead of `advertise`: the network interface whose address that is, as `ip link` names it",
             ),
+            "runners": Key(
+                checks.port_range,
+                '"auto" or "LOW-HIGH"',
+                '"auto"',
+                "ports on which runners listen for those of the run's other nodes, one a runner, as in "
+                f'"29500-29599": at least {checks.RUNNER_PORTS_MIN}, open between all nodes, best none that the kernel '
+                "gives to anybody (`net.ipv4.ip_local_port_range`). auto: any that are free",
+            ),
         },
         "fleet": {
             "name": Key(_NAME, "string", '"default"', "formed like a node's"),
@@ -139,6 +149,53 @@ SCHEMA = Schema(
                 "`fleet.pem` in the state folder",
                 "key and certificate of the fleet, the same on every node. The host makes it 0600 on first use; "
                 "copy it to the others (`supd fleet key show`)",
+            ),
+        },
+        "lease": {
+            "renew": Key(
+                checks.lease_time, "duration", '"1s"', "between two reports of a runner, each with its whole state"
+            ),
+            "alone": Key(
+                checks.lease_time,
+                "duration",
+                '"2s"',
+                "a runner that has got no answer for so long asks its witnesses; at least twice `renew`",
+            ),
+            "suspect": Key(
+                checks.lease_time,
+                "duration",
+                '"3s"',
+                "a node whose runner was not heard for so long is suspect, and its witnesses are asked; at least "
+                f"`alone`, and over {GAP_S:g}s",
+            ),
+            "fence": Key(
+                checks.lease_time,
+                "duration",
+                '"4.5s"',
+                "a runner ends its ranks so long after it has sent the last report that was answered, unless all its "
+                f"witnesses give their word meanwhile; at least `alone` + {ASK_S + ROUND_TRIP_S:g}s",
+            ),
+            "ttl": Key(
+                checks.lease_time,
+                "duration",
+                '"5s"',
+                "the lease: so long after the coordinator's last answer a silent node is lost, once a witness agrees. "
+                f"{1 - DRIFT:g} x `ttl` is at least {1 + DRIFT:g} x `fence` + {KILL_S:g}s, and `ttl` at least "
+                f"`suspect` + {ROUND_TRIP_S + ASK_AGAIN_S:g}s",
+            ),
+            "word": Key(
+                checks.lease_time,
+                "duration",
+                '"2s"',
+                "a witness that the coordinator has asked about a runner gives that one no word for so long; at least "
+                f"{(ROUND_TRIP_S + ASK_AGAIN_S) / FRESH:.2f}s",
+            ),
+            "on_isolation": Key(
+                choice("fence", "keep"),
+                '"fence" or "keep"',
+                '"fence"',
+                "fence: a node that is cut off ends its ranks, so that the run can go on without it. keep: it never "
+                "does, and is only replaced once it is proven that nothing runs there",
             ),
         },
         "state": {
@@ -184,9 +241,9 @@ SCHEMA = Schema(
         },
     },
     later={
-        "": ("lease", "http", "metrics", "access", "defaults"),
+        "": ("http", "metrics", "access", "defaults"),
         "node": ("devices", "max_jobs"),
-        "listen": ("http", "runners"),
+        "listen": ("http",),
         "fleet": ("discover",),
         "state": ("max_disk", "min_free", "keep_runs", "keep_days"),
         "workers": ("survive_restart", "kill_orphans"),
@@ -208,7 +265,7 @@ def load_config(path: Path | None, environ: Mapping[str, str], *, dev_dir: Path 
         source = usual if os.path.lexists(usual) else None
     found = Found("S", str(source or "supd's defaults"))
     values = _read(source, found) if source else {}
-    _check_rules(values, found)
+    check_rules(values, found)
     if not found.problems:
         config = _settle(values, environ, source.absolute().parent if source else Path("/"), dev_dir, found)
         problem = socket_path_problem(config.control)
@@ -228,20 +285,6 @@ def _read(source: Path, found: Found) -> dict[str, Any]:
         return {}
     document = read_toml(data, found)
     return {} if document is None else check_tables(document, SCHEMA, found)
-
-
-def _check_rules(values: Mapping[str, Any], found: Found) -> None:
-    """Find what contradicts each other among the sound values of a file."""
-    listen, fleet = values.get("listen", {}), values.get("fleet", {})
-    if "advertise" in listen and "interface" in listen:
-        message = "`listen.advertise` and `listen.interface` exclude each other"
-        about, other = (About(("listen", key), is_key=True) for key in ("interface", "advertise"))
-        hint = "keep one: `advertise` names the address itself"
-        found.add(Kind.EXCLUSIVE, "listen", "", message, hint, about=about, other=(other, "and here"))
-    if fleet.get("join") and listen.get("peer", DEFAULT_PEER)[1] == 0:
-        message = "the other nodes of a fleet have to know the port, and `listen.peer` says any that is free"
-        hint = f'write a port, as in "*:{PEER_PORT}"'
-        found.add(Kind.CONTRADICTION, "listen.peer", "", message, hint, about=About(("listen", "peer")))
 
 
 def _settle(
@@ -265,19 +308,22 @@ def _settle(
         usual = xdg_folder(environ, "XDG_STATE_HOME", ".local/state") / "supd" / host_name()
         state_dir = placed(state, "dir", usual)
         control = placed(listen, "control", default_control_path(environ, os.getuid()))
-    join = fleet.get("join", ())
+    join, lease = fleet.get("join", ()), values.get("lease", {})
     return Config(
         found=found,
         node=node.get("name", host_name()),
         labels=node.get("labels", {}),
         control=control,
-        peer=listen.get("peer", DEFAULT_PEER_OF_FLEET if join else DEFAULT_PEER),
+        peer=peer_of(listen, fleet),
         peer_is_default="peer" not in listen and not join,
         advertise=listen.get("advertise", ""),
         interface=listen.get("interface", ""),
+        runner_ports=listen.get("runners"),
         fleet=fleet.get("name", "default"),
         join=join,
         credential=placed(fleet, "credential", state_dir / "fleet.pem"),
+        timing=timing_of(lease),
+        on_isolation=lease.get("on_isolation", "fence"),
         state_dir=state_dir,
         logs_dir=placed(state, "logs_dir", state_dir / "logs"),
         ready_runners=workers.get("ready_runners", 1),

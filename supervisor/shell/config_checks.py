@@ -12,12 +12,20 @@ from protocol.addresses import (
     is_same_host,
     split,
 )
-from protocol.checks import string, text
+from protocol.checks import duration, string, text
 from protocol.job import LABEL_MAX_CHARS, LABELS_MAX
 from protocol.tables import Kind, Spot, accepts, key_text, type_text
 
 JOIN_MAX = 16
 """Entries of `[fleet] join`: the first is the host, the others help to find it."""
+
+LEASE_TIME_MIN_S, LEASE_TIME_MAX_S = 0.1, 3600.0
+
+RUNNER_PORTS_MIN = 8
+"""A runner takes one for as long as it lives: one a run on the node, and one more while another takes its place."""
+
+PORT_MIN, PORT_MAX = 1024, 65535
+"""Ports below are for root."""
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 _INTERFACE = r"[^\s/:]{1,15}"  # IFNAMSIZ, netdevice(7); the kernel's dev_valid_name()
@@ -62,6 +70,36 @@ def interface(at: Spot, value: object) -> object:
     if isinstance(value, str) and not re.fullmatch(_INTERFACE, value):
         at.wrong(Kind.TEXT, value, "is not an interface's name", 'write one that `ip link` shows, as in "eth0"')
     return string(at, value)
+
+
+@accepts({"type": "string", "pattern": "^(?:auto|[0-9]{1,5}-[0-9]{1,5})$"})
+def port_range(at: Spot, value: object) -> object:
+    """The first and the last port of a range; None for "auto", any that is free."""
+    if value == "auto":
+        return None
+    if not isinstance(value, str):
+        return string(at, value)
+    ends = re.fullmatch("([0-9]{1,5})-([0-9]{1,5})", value)
+    low, high = (int(ends[1]), int(ends[2])) if ends else (0, 0)
+    if ends is None:
+        at.wrong(Kind.RANGE, value, "is no range of ports", 'write "auto" or "LOW-HIGH", as in "29500-29599"')
+    elif low > high:
+        at.wrong(Kind.INVERTED, value, "begins above its end", f'write "{high}-{low}"')
+    elif low < PORT_MIN or high > PORT_MAX:
+        at.wrong(Kind.RANGE, value, f"is not within {PORT_MIN} to {PORT_MAX}", 'write one like "29500-29599"')
+    elif high - low + 1 < RUNNER_PORTS_MIN:
+        has = f"has {high - low + 1} port{'s' if high > low else ''}, and every runner of the node takes one"
+        at.wrong(Kind.RANGE, value, has, f"write a range of at least {RUNNER_PORTS_MIN}, better of 100")
+    return low, high
+
+
+@accepts(duration.json_schema)
+def lease_time(at: Spot, value: object) -> object:
+    """A duration as seconds, for what a lease lives by."""
+    time_s = duration(at, value)
+    if isinstance(time_s, float) and not LEASE_TIME_MIN_S <= time_s <= LEASE_TIME_MAX_S:
+        at.wrong(Kind.RANGE, value, "is out of range", 'write "100ms" to "1h"')
+    return time_s
 
 
 # --- join --------------------------------------------------------------------------------------------------------

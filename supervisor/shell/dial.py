@@ -30,7 +30,8 @@ class Dialer:
         self._names = names or Names()
 
     async def dial(self, channel: Channel, host: str, port: int, limit_s: float = CONNECT_TIMEOUT_S) -> None:
-        """Connect; `channel` hears of it. Raises OSError, which says in words why nobody is reached, and Unwelcome.
+        """Connect; `channel` hears of it. Raises OSError, which says in words why nobody is reached, and Unwelcome. It
+        is a ConnectionRefusedError only where every address of that host refuses.
 
         `limit_s` is for the connection; a name that has to be looked up has a time of its own (`Names`).
         """
@@ -40,12 +41,16 @@ class Dialer:
                 await self._connect(channel, addresses, port)
         except ssl.SSLError as exc:
             raise Unwelcome(tls_problem(exc)) from None
+        except ConnectionRefusedError as exc:
+            raise ConnectionRefusedError(_reason(exc)) from None
         except OSError as exc:
             raise OSError(_reason(exc) or f"no answer within {limit_s:g} s") from None
         channel.keep_alive()
 
     async def _connect(self, channel: Channel, addresses: tuple[str, ...], port: int) -> None:
-        """By the first address that leads to a peer of the fleet. Raises OSError, that of the last one."""
+        """By the first address that leads to a peer of the fleet. Raises OSError, that of the last one which is no
+        refusal."""
+        why: OSError | None = None
         for address in addresses:
             try:
                 await asyncio.get_running_loop().create_connection(
@@ -57,9 +62,11 @@ class Dialer:
                     local_addr=self._local_address(address),
                 )
                 return
-            except OSError:
-                if address == addresses[-1]:
-                    raise
+            except OSError as exc:
+                if why is None or not isinstance(exc, ConnectionRefusedError):
+                    why = exc
+        assert why is not None, "a host without an address"
+        raise why
 
 
 def _reason(exc: OSError) -> str:

@@ -7,6 +7,8 @@ from typing import Any, TextIO, cast
 
 import structlog
 
+from supervisor.shell.log_thread import LogThread
+
 
 class _Undemanding:
     """Standard error, where a full disk or a reader that went away costs the line and not the process."""
@@ -23,8 +25,9 @@ class _Undemanding:
             self._file.flush()
 
 
-def set_up_log(level: str, format: str) -> None:
-    """Configure structlog once per process; `format` is "auto", "text" or "json"."""
+def set_up_log(level: str, format: str, file: LogThread | None = None) -> None:
+    """Configure structlog once per process; `format` is "auto", "text" or "json", `file` what is written to instead of
+    standard error."""
     pretty = format == "text" or (format == "auto" and sys.stderr.isatty())
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -38,6 +41,6 @@ def set_up_log(level: str, format: str) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _Undemanding(sys.stderr))),
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", file or _Undemanding(sys.stderr))),
         cache_logger_on_first_use=True,
     )

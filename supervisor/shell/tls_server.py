@@ -21,7 +21,7 @@ log = structlog.get_logger()
 HANDSHAKE_TIMEOUT_S = 10.0
 BACKLOG = 4096
 HANDSHAKES_MAX = 4096
-"""At a time; more wait in the kernel's queue."""
+"""At a time, unless whoever listens wants fewer; more wait in the kernel's queue."""
 
 NO_IPV6 = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 """Where the machine has none, or has it switched off, all interfaces are those of IPv4."""
@@ -33,8 +33,15 @@ REST_S = 1.0
 class TlsServer:
     """Listening sockets, and the handshakes with whoever has come. Make one with `listen`."""
 
-    def __init__(self, sockets: list[socket.socket], tls: ssl.SSLContext, make: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        tls: ssl.SSLContext,
+        make: Callable[[], asyncio.Protocol],
+        handshakes_max: int,
+    ) -> None:
         self.sockets = sockets
+        self._handshakes_max = handshakes_max
         self._tls = tls
         self._make = make
         self._loop = asyncio.get_running_loop()
@@ -62,7 +69,7 @@ class TlsServer:
             self._loop.remove_reader(listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        while len(self._handshakes) < HANDSHAKES_MAX:
+        while len(self._handshakes) < self._handshakes_max:
             try:
                 connection, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -79,7 +86,7 @@ class TlsServer:
         self._pause()
 
     def _on_handshake_over(self, task: asyncio.Task[None]) -> None:
-        if len(self._handshakes) == HANDSHAKES_MAX and self.sockets[0].fileno() >= 0:
+        if len(self._handshakes) == self._handshakes_max and self.sockets[0].fileno() >= 0:
             self._resume()
         self._handshakes.discard(task)
 
@@ -118,7 +125,14 @@ class TlsServer:
             log.warning("handshake_failed", peer=address, error=error)
 
 
-async def listen(host: str, port: int, tls: ssl.SSLContext, make: Callable[[], asyncio.Protocol]) -> TlsServer:
+async def listen(
+    host: str,
+    port: int,
+    tls: ssl.SSLContext,
+    make: Callable[[], asyncio.Protocol],
+    *,
+    handshakes_max: int = HANDSHAKES_MAX,
+) -> TlsServer:
     """Listen on every address of a host, on all interfaces with ""; whoever gets in is handed to a protocol of `make`.
 
     Raises OSError where that cannot be, socket.gaierror where the host is not known.
@@ -139,7 +153,7 @@ async def listen(host: str, port: int, tls: ssl.SSLContext, make: Callable[[], a
             else:
                 sockets.append(listener)
         undo.pop_all()
-    return TlsServer(sockets, tls, make)
+    return TlsServer(sockets, tls, make, handshakes_max)
 
 
 def _listen_at(listener: socket.socket, address: Any) -> None:

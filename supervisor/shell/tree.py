@@ -126,9 +126,9 @@ def signal_process(process: Process, number: int) -> bool:
     return True
 
 
-def kill_once(found: Iterable[Process]) -> list[Process]:
-    """SIGKILL those that are alive and return them. Never pid 1, never ourselves."""
-    spared = (1, os.getpid())
+def kill_once(found: Iterable[Process], *, but: Collection[int] = ()) -> list[Process]:
+    """SIGKILL those that are alive and return them. Never pid 1, never ourselves, nor those in `but`."""
+    spared = (1, os.getpid(), *but)
     alive = {process.pid: process for process in found if process.is_alive and process.pid not in spared}
     for process in alive.values():
         signal_process(process, signal.SIGKILL)
@@ -151,6 +151,19 @@ def kill_all(find: Callable[[], Iterable[Process]], patience_s: float = SWEEP_PA
         if alive:
             _await_end(alive[-1], _PAUSE_S)
     return []
+
+
+def kill_below(runner_pid: int, incarnation: str, group: str | None) -> list[Process]:
+    """SIGKILL, once, whatever belongs to a runner that lives on, but neither to itself nor to us; returns it.
+
+    As long as it lives all of that is below it (it is a subreaper), and gets the signal first: to look for what bears
+    the cgroup or the marker takes longer, and may wait for a process that is stuck in the kernel.
+    """
+    spared = (runner_pid,)
+    killed = kill_once(descendants(runner_pid, processes()), but=spared)
+    if group is not None:
+        killed += kill_once(cgroup_members(group), but=spared)
+    return killed + kill_once(marked(incarnation), but=spared)
 
 
 def sweep(

@@ -1,11 +1,12 @@
 import resource
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from protocol.errors import Refused
 from protocol.job import DevicesTable, JobSpec, RendezvousTable, RunTable, TopologyTable
 from protocol.messages.member import Offer
 from supervisor.runner.offers import Offers
@@ -13,6 +14,17 @@ from supervisor.shell.open_files import FILES_A_RANK, OWN_FILES
 from tests.protocol.build import submitted
 
 HOST = "127.0.0.1"
+WITNESS_PORT = 4711
+
+
+async def listening() -> int:
+    """A runner that others reach at WITNESS_PORT."""
+    return WITNESS_PORT
+
+
+async def refused() -> int:
+    """A runner that nobody reaches."""
+    raise Refused("F210", "no port is free", hint="name another")
 
 
 def offers(
@@ -29,7 +41,7 @@ def offers(
         topology=TopologyTable(nproc_per_node=nproc),
         rendezvous=RendezvousTable(master_port=port),
     )
-    return Offers(submitted(spec, env=env or {}), "a", HOST)
+    return Offers(submitted(spec, env=env or {}), "a", HOST, refused)  # which is never asked: there is one node
 
 
 async def looked_up(offers: Offers) -> Offer:
@@ -80,7 +92,7 @@ async def test_a_device_for_each_rank_takes_as_many_devices_as_ranks() -> None:
         topology=TopologyTable(nproc_per_node=3),
         devices=DevicesTable(visibility="virtual"),
     )
-    offer = await looked_up(Offers(submitted(spec, env={b"CUDA_VISIBLE_DEVICES": b"3,1"}), "a", HOST))
+    offer = await looked_up(Offers(submitted(spec, env={b"CUDA_VISIBLE_DEVICES": b"3,1"}), "a", HOST, refused))
     assert "rank 2 of this node has no device: 2 visible (3,1)" in offer.problem
 
 
@@ -108,10 +120,10 @@ async def test_ranks_that_need_more_descriptors_than_there_are_are_refused_with_
 # --- several nodes -----------------------------------------------------------------------------------------------
 
 
-def of_a_fleet(folder: Path, address: str = HOST) -> Offers:
+def of_a_fleet(folder: Path, address: str = HOST, listen: Callable[[], Awaitable[int]] = listening) -> Offers:
     """Of a job on two nodes, or one of them, whose script is t.py in this folder."""
     spec = JobSpec(name="j", run=RunTable(script="t.py"), topology=TopologyTable(nnodes=(1, 2), nproc_per_node=1))
-    return Offers(submitted(spec, folder=str(folder), python=sys.executable), "a", address)
+    return Offers(submitted(spec, folder=str(folder), python=sys.executable), "a", address, listen)
 
 
 async def test_what_a_node_would_run_is_told_only_where_there_may_be_another_one(tmp_path: Path) -> None:
@@ -135,3 +147,15 @@ async def test_an_address_that_is_none_of_this_machine_is_offered_as_it_is_given
     assert (offer.address, offer.problem, offer.waits_for) == (address, "", "")
     with socket.create_server(("", offer.port)):
         pass
+
+
+async def test_a_node_of_several_tells_where_its_runner_is_reached_by_others(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("")
+    assert (await looked_up(of_a_fleet(tmp_path))).witness_port == WITNESS_PORT
+    assert (await looked_up(offers(1))).witness_port == 0
+
+
+async def test_a_node_whose_runner_cannot_be_reached_by_others_offers_nothing_but_that(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("")
+    offer = await looked_up(of_a_fleet(tmp_path, listen=refused))
+    assert (offer.slots, offer.problem) == (0, "no port is free; name another")

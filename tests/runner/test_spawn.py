@@ -12,6 +12,9 @@ import pytest
 
 from supervisor.runner.spawn import ExitStatus, Spawned, SpawnError, WorkerCommand, read_exit, reap, spawn
 from supervisor.shell import tree
+from supervisor.shell.clock import boot_s
+from supervisor.shell.lease_page import LeasePage
+from supervisor.shell.precedence import give_back, take_precedence
 from tests.runner.processes import IS_ROOT, NOBODY, WORKERS, end, is_gone, read_pids, wait_until
 
 ENV = {b"PATH": b"/usr/bin:/bin"}
@@ -124,19 +127,42 @@ def test_a_killed_parent_takes_its_workers_along() -> None:
             end(found["worker"])
 
 
-def test_only_the_main_thread_spawns() -> None:
-    errors: list[BaseException] = []
-
-    def attempt() -> None:
-        try:
-            spawn(command("true"))
-        except AssertionError as exc:
-            errors.append(exc)
-
-    thread = threading.Thread(target=attempt)
+def test_a_worker_ends_with_the_thread_that_has_spawned_it() -> None:
+    spawned: list[Spawned] = []
+    thread = threading.Thread(target=lambda: spawned.append(spawn(command("sleep", "60"))))
     thread.start()
     thread.join(15)
-    assert "main thread" in str(errors[0])
+    assert finish(spawned[0])[0] == ExitStatus(signal=signal.SIGKILL)
+
+
+def test_a_worker_has_the_precedence_that_its_runner_had_first() -> None:
+    here = report()
+    before = take_precedence()
+    try:
+        said = report(precedence=before)
+    finally:
+        give_back(before)
+    assert (said["nice"], said["oom_score_adj"]) == (here["nice"], here["oom_score_adj"]) == before
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="needs root")
+def test_who_takes_precedence_comes_first_for_the_cpu_and_last_for_want_of_memory() -> None:
+    before = take_precedence()
+    try:
+        said = report()
+    finally:
+        give_back(before)
+    assert said["nice"] == min(before[0], -10)
+    assert said["oom_score_adj"] in (min(before[1], -900), before[1]), "a container's root may not lower it"
+
+
+def test_nothing_is_executed_once_the_lease_is_over() -> None:
+    lease = LeasePage.make()
+    lease.hold(boot_s() - 1)
+    ended, output, _ = finish(spawn(command("printf", "begun", lease=lease)))
+    assert (ended, output) == (ExitStatus(signal=signal.SIGKILL), b"")
+    lease.hold(boot_s() + 60)
+    assert finish(spawn(command("printf", "begun", lease=lease)))[1] == b"begun"
 
 
 # --- how it ended ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from protocol.addresses import JoinEntry
 from protocol.errors import ConfigInvalid
 from protocol.tables import Found
+from protocol.timing import Timing
 from supervisor.shell.config import SCHEMA, Config, load_config
 from supervisor.shell.paths import (
     MAX_SOCKET_PATH_BYTES,
@@ -54,9 +55,12 @@ def test_without_a_file_every_key_has_its_default(tmp_path: Path) -> None:
         peer_is_default=True,
         advertise="",
         interface="",
+        runner_ports=None,
         fleet="default",
         join=(),
         credential=state / "fleet.pem",
+        timing=Timing(),
+        on_isolation="fence",
         state_dir=state,
         logs_dir=state / "logs",
         ready_runners=1,
@@ -80,6 +84,15 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         control = "~/c.sock"
         peer = "[::1]:29411"
         advertise = "gpu-01.example"
+        runners = "29500-29599"
+        [lease]
+        renew = "400ms"
+        alone = "800ms"
+        suspect = "1.2s"
+        fence = "1.5s"
+        ttl = "2s"
+        word = "800ms"
+        on_isolation = "keep"
         [fleet]
         name = "blue"
         join = ["gpu-00", "10.0.0.7:7", "[fd00::1]:29411", "[::1]"]
@@ -106,6 +119,7 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         peer_is_default=False,
         advertise="gpu-01.example",
         interface="",
+        runner_ports=(29500, 29599),
         fleet="blue",
         join=(
             JoinEntry("gpu-00", 29410, "gpu-00"),
@@ -114,6 +128,8 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
             JoinEntry("::1", 29410, "[::1]"),
         ),
         credential=tmp_path / "keys" / "fleet.pem",
+        timing=Timing(renew_s=0.4, alone_s=0.8, suspect_s=1.2, fence_s=1.5, ttl_s=2.0, word_s=0.8),
+        on_isolation="keep",
         state_dir=Path("/var/tmp/supd"),
         logs_dir=tmp_path / "logs",
         ready_runners=0,
@@ -205,6 +221,111 @@ def test_an_address_and_an_interface_to_give_out_exclude_each_other(tmp_path: Pa
     assert (code, key) == ("S301", "listen")
 
 
+@pytest.mark.parametrize(
+    ("ports", "code", "hint"),
+    [
+        ("", "S205", 'write "auto" or "LOW-HIGH", as in "29500-29599"'),
+        ("29500", "S205", 'write "auto" or "LOW-HIGH", as in "29500-29599"'),
+        ("29500 - 29599", "S205", 'write "auto" or "LOW-HIGH", as in "29500-29599"'),
+        ("any", "S205", 'write "auto" or "LOW-HIGH", as in "29500-29599"'),
+        ("29599-29500", "S210", 'write "29500-29599"'),
+        ("80-29599", "S205", 'write one like "29500-29599"'),
+        ("65500-65536", "S205", 'write one like "29500-29599"'),
+        ("29500-29506", "S205", "write a range of at least 8, better of 100"),
+        ("29410-29499", "S302", "write a range without it"),
+    ],
+)
+def test_ports_for_runners_are_a_range_with_room_that_leaves_out_the_port_of_peers(
+    tmp_path: Path, ports: str, code: str, hint: str
+) -> None:
+    ((*found, _, told),) = problems_of(tmp_path, f'[listen]\nrunners = "{ports}"\n')
+    assert (found, told) == ([code, "listen.runners"], hint)
+
+
+def test_the_least_room_for_runners_is_said_with_the_ports_that_there_are(tmp_path: Path) -> None:
+    assert loaded(tmp_path, '[listen]\nrunners = "29500-29507"\n').runner_ports == (29500, 29507)
+    assert loaded(tmp_path, '[listen]\nrunners = "auto"\n').runner_ports is None
+    with pytest.raises(ConfigInvalid, match="has 1 port, and every runner of the node takes one"):
+        loaded(tmp_path, '[listen]\nrunners = "29500-29500"\n')
+    assert [p[0] for p in problems_of(tmp_path, "[listen]\nrunners = 29500\n")] == ["S201"]
+
+
+def test_ports_for_runners_and_the_port_of_peers_are_both_shown_where_they_meet(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        loaded(tmp_path, '[listen]\npeer = "*:29500"\nrunners = "29500-29599"\n')
+    assert str(caught.value).startswith(
+        f"""error[S302]: port 29500 of `listen.runners` is that of `listen.peer`
+  --> {tmp_path}/supd.toml:3:11
+   |
+ 2 | peer = "*:29500"
+   |        --------- and here
+ 3 | runners = "29500-29599"
+   |           ^^^^^^^^^^^^^ write a range without it
+"""
+    )
+    assert loaded(tmp_path, '[listen]\npeer = "*:0"\nrunners = "29400-29499"\n').runner_ports == (29400, 29499)
+
+
+@pytest.mark.parametrize(
+    ("lease", "key", "hint"),
+    [
+        ('renew = "1.2s"', "alone", 'write `alone = "2.4s"` or more, or a shorter `renew`'),
+        ('alone = "1.5s"', "alone", 'write `alone = "2s"` or more, or a shorter `renew`'),
+        ('suspect = "1.9s"', "suspect", 'write `suspect = "2s"` or more, or a shorter `alone`'),
+        ('renew = "400ms"\nalone = "800ms"\nsuspect = "1s"', "suspect", 'write `suspect = "1.01s"` or more'),
+        ('fence = "2.5s"', "fence", 'write `fence = "2.65s"` or more, or a shorter `alone`'),
+        ('ttl = "4.9s"', "ttl", 'write `ttl = "5s"` or more, or a shorter `fence`'),
+        ('fence = "1h"', "ttl", "write a shorter `fence`"),
+        ('suspect = "4.5s"', "ttl", 'write `ttl = "5.2s"` or more, or a shorter `suspect`'),
+        ('word = "700ms"', "word", 'write `word = "0.78s"` or more'),
+    ],
+)
+def test_times_of_the_lease_that_do_not_hold_are_one_problem_at_the_key_that_is_too_short(
+    tmp_path: Path, lease: str, key: str, hint: str
+) -> None:
+    assert problems_of(tmp_path, f"[lease]\n{lease}\n") == [("S302", f"lease.{key}", "", hint)]
+
+
+def test_a_flaw_of_the_lease_is_shown_at_its_key_with_the_numbers_and_the_other_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        loaded(tmp_path, '[lease]\nfence = "4.9s"\nttl = "5s"\n')
+    assert str(caught.value).startswith(
+        f"""error[S302]: `lease.ttl` is 5 s, and has to be at least 5.41 s: `fence` (4.9 s) and 0.4 s to kill every \
+rank, by clocks up to 1% off
+  --> {tmp_path}/supd.toml:3:7
+   |
+ 2 | fence = "4.9s"
+   |         ------ for this one
+ 3 | ttl = "5s"
+   |       ^^^^ write `ttl = "5.41s"` or more, or a shorter `fence`
+"""
+    )
+
+
+def test_a_flaw_of_a_default_of_the_lease_is_shown_at_the_key_that_is_in_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        loaded(tmp_path, '[lease]\nrenew = "1.5s"\n')
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.place and problem.place.line) == ("lease.alone", 2)
+
+
+def test_a_time_of_the_lease_is_a_duration_of_100_ms_to_an_hour(tmp_path: Path) -> None:
+    for wrong, code in (('"99ms"', "S205"), ('"0s"', "S205"), ('"61m"', "S205"), ("2", "S204"), ('"2"', "S204")):
+        assert [p[:2] for p in problems_of(tmp_path, f"[lease]\nfence = {wrong}\n")] == [(code, "lease.fence")]
+    assert [p[:2] for p in problems_of(tmp_path, '[lease]\non_isolation = "stay"\n')] == [
+        ("S203", "lease.on_isolation")
+    ]
+
+
+def test_nothing_is_held_against_a_time_of_the_lease_that_cannot_be_read(tmp_path: Path) -> None:
+    assert [p[1] for p in problems_of(tmp_path, '[lease]\nfence = "30s"\nttl = "40"\n')] == ["lease.ttl"]
+
+
+def test_the_times_that_the_docs_show_hold(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"(?ms)^```toml\n(\[lease\].*?)^```", (ROOT / "docs" / "operations.md").read_text())
+    assert loaded(tmp_path, shown).timing != Timing()
+
+
 def test_labels_are_short_strings_by_name_and_not_too_many(tmp_path: Path) -> None:
     wrong = '"" = "x"\n"a b" = "x"\nn = 1\nlong = "' + "x" * 101 + '"\nnul = "\\u0000"\n'
     assert [p[:2] for p in problems_of(tmp_path, f"[node.labels]\n{wrong}")] == [
@@ -256,7 +377,7 @@ def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
         [workers]
         ready_runners = 9
         linger = 60
-        [lease]
+        [metrics]
         [logs]
     """
     assert problems_of(tmp_path, content) == [
@@ -270,7 +391,7 @@ def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
         ("S103", "listen.http", "", "leave it out"),
         ("S205", "workers.ready_runners", "9", "write 0 to 8"),
         ("S204", "workers.linger", "60", 'write "60s" or "1m"'),
-        ("S103", "lease", "", "leave it out"),
+        ("S103", "metrics", "", "leave it out"),
         ("S102", "logs", "", "did you mean [log]?"),
     ]
 

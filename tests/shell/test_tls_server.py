@@ -34,11 +34,11 @@ def pem(folder: Path, name: str = "ours") -> Path:
 
 
 @contextlib.asynccontextmanager
-async def serving(path: Path, host: str = "127.0.0.1") -> AsyncIterator[TlsServer]:
+async def serving(path: Path, host: str = "127.0.0.1", **more: int) -> AsyncIterator[TlsServer]:
     """A server; nothing may go to the loop's exception handler, which would write a traceback."""
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-    server = await listen(host, 0, server_context(path), Greeter)
+    server = await listen(host, 0, server_context(path), Greeter, **more)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             yield server
@@ -181,12 +181,9 @@ async def test_one_address_is_told_once_in_a_while(short_dir: Path) -> None:
     assert len(log) == 1
 
 
-async def test_more_handshakes_than_may_be_at_a_time_wait_their_turn(
-    short_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_more_handshakes_than_may_be_at_a_time_wait_their_turn(short_dir: Path) -> None:
     path = pem(short_dir)
-    monkeypatch.setattr(tls_server, "HANDSHAKES_MAX", 2)
-    async with serving(path) as server:
+    async with serving(path, handshakes_max=2) as server:
         silent = [await asyncio.open_connection("127.0.0.1", port_of(server)) for _ in range(2)]
         async with asyncio.TaskGroup() as group:
             waiting = [group.create_task(greeting(server, client_context(path))) for _ in range(5)]

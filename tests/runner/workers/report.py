@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import sys
+from pathlib import Path
 
 with open("/proc/self/status") as file:
     status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
@@ -24,6 +25,8 @@ json.dump(
         "ignored": int(status["SigIgn"], 16) & ~(1 << 12) & ~(1 << 24),
         "input": os.readlink("/proc/self/fd/0"),
         "limits": {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0] for name in ("NOFILE", "CORE")},
+        "nice": os.nice(0),
+        "oom_score_adj": int(Path("/proc/self/oom_score_adj").read_text()),
         "session": os.getsid(0),
         "umask": umask,
     },

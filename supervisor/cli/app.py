@@ -34,6 +34,7 @@ COMMANDS = {
     "describe": Subcommand("everything about one run, one rank, or one node"),
     "ps": Subcommand("the ranks of a run"),
     "nodes": Subcommand("the nodes of the fleet"),
+    "node": Subcommand("give your word that nothing runs on a node any more"),
     "logs": Subcommand("output of the ranks"),
     "events": Subcommand("what the supervisor saw and did"),
     "wait": Subcommand("wait until a run is running, finished or succeeded"),

@@ -79,6 +79,13 @@ def job_word(text: str) -> str:
     return text
 
 
+def node_word(text: str) -> str:
+    """The name of a node. An empty one, of a variable that is not set, must not mean none, or all of them."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty NODE names none")
+    return text
+
+
 def add_json(parser: argparse._ActionsContainer, what: str = "one JSON document") -> None:
     """--json, on everything that reads."""
     parser.add_argument("--json", action="store_true", help=f"print {what}")

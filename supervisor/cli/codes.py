@@ -207,6 +207,13 @@ _FILES = (
         '[topology]\nnnodes = 2\n\n[run.env]\nGLOO_SOCKET_IFNAME = "eth0"',
     ),
     _one(
+        "S210",
+        "a range whose first port is above its last",
+        "write the lower one first",
+        'runners = "29599-29500"',
+        'runners = "29500-29599"',
+    ),
+    _one(
         "S211",
         "not an address, one with or without a port where the other is wanted, or IPv6 without brackets",
         'write `"HOST:PORT"`, or `"[ADDRESS]:PORT"` for IPv6',
@@ -324,6 +331,17 @@ _FLEET = (
         "a restart without that node would leave fewer nodes than the job wants",
         "restart with it, or let the job take fewer: MIN of `topology.nnodes`",
     ),
+    _one(
+        "F115",
+        "an operator gives up a node that answers",
+        "its own supd says what runs there; `supctl restart JOB --without NODE` goes on without it; where only its "
+        "runner does not answer, end that one with SIGKILL",
+    ),
+    _one(
+        "F116",
+        "a restart is wanted of a run that the coordinator takes over, before all its runners have told what runs",
+        "`supctl status` says who is waited for; then restart it, or stop it now",
+    ),
     _one("F201", "fewer devices than ranks", 'lower `nproc_per_node`, or set `devices.visibility = "all"`'),
     _one(
         "F202",
@@ -358,6 +376,11 @@ _FLEET = (
         "F209",
         "a node of several has not the job's script or interpreter",
         "put them on all nodes at the same paths, or leave that node out with `topology.exclude`",
+    ),
+    _one(
+        "F210",
+        "a node has no TCP port on which its runner can listen for the other nodes' runners",
+        "`ss -tlnp` there; name other ports in `[listen] runners` of its supd.toml, or more",
     ),
     _one(
         "F301",
@@ -397,6 +420,23 @@ _FLEET = (
         "a node was asked that does not host the coordinator",
         "nodes try the next entry of `[fleet] join` by themselves; write the same list on every node",
     ),
+    _one(
+        "F309",
+        "this node is to host the coordinator, and no entry of `[fleet] join` is its address: nobody would find it",
+        "add it to the list on every node, behind the first entry",
+        'join = ["gpu-01:29410"]',
+        'join = ["gpu-01:29410", "gpu-02:29410"]',
+    ),
+    _one(
+        "F310",
+        "the coordinator is to move here, and its host lives, was heard a moment ago, or nobody can say",
+        "stop its supd, then `supd run --coordinator`; with `--old-is-dead` where it is off and cannot be asked",
+    ),
+    _one(
+        "F311",
+        "the coordinator is to move here, and the journal of another node was put in place of this node's own",
+        "put it into the folder `moved` in the state folder, and back what it replaced",
+    ),
 )
 
 _CLIENT = (
@@ -431,6 +471,7 @@ _CLIENT = (
     _one("C015", "`supctl init` overwrites nothing", "`--force`, `--stdout`, or another FILE"),
     _one("C016", "a file cannot be written", "name another, or look after the folder and its disk"),
     _one("C017", "`supctl wait` has waited for as long as `--timeout` says", "`supctl status JOB`; the run goes on"),
+    _one("C018", "supctl asks before it does this, and there is no terminal to ask on", "make sure, then `--yes`"),
 )
 
 SECTIONS = (

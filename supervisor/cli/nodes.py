@@ -1,7 +1,9 @@
 """The nodes of the fleet: who answers, who stands by, what runs where, at which address peers find them.
 
-`ready` answers and may have ranks, `standby` stands by for a run and has none, `unreachable` does not answer. CLOCK is
-how far a node's clock was off the coordinator's when it joined; SEEN is how long ago it was heard.
+`ready` answers and may have ranks, `standby` stands by for a run and has none. A runner that is not heard makes its
+node `suspect`; `unreachable` is one whose supd does not answer, or whose runner is heard only by way of another node
+(NOTE says which); `lost` is given up, by its lease or by an operator; `fenced` has ended its ranks for want of answers.
+CLOCK is how far a node's clock was off the coordinator's when it joined; SEEN is how long ago it was heard.
 """
 
 import argparse

@@ -110,11 +110,15 @@ port on 127.0.0.1, and does not read your own supd.toml.
         "node": "What this node is called, and what jobs can ask for.",
         "listen": "Where supd is reached.",
         "fleet": "What this node is part of.",
+        "lease": "How long a node of a run may be silent, and what happens then.",
         "state": "Where supd keeps what it knows; on a disk of this node.",
         "workers": "The runners of this node.",
         "log": "supd's own log.",
     },
-    notes={},
+    notes={
+        "lease": "What the host of the fleet has here holds for all nodes, and for a generation what was there when it "
+        "began. How to choose the times: [operations.md](operations.md).",
+    },
     one_of={},
     examples={
         "node.name": '"gpu-01"',

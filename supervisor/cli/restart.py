@@ -8,7 +8,7 @@ import re
 
 from protocol.exit_code import ExitCode
 from protocol.messages.control import REASON_MAX, Done, RestartRun, RunStatus
-from supervisor.cli.arguments import add_job
+from supervisor.cli.arguments import add_job, node_word
 from supervisor.cli.context import Context
 from supervisor.cli.follow import follow, outcome_code, tell_outcome
 from supervisor.cli.render import ranks_of, span
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--without",
         metavar="NODE",
-        type=_node,
+        type=node_word,
         help="leave this node out of the next generation; the one after that may have it again",
     )
 
@@ -56,13 +56,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if screen.is_quiet:
         screen.print(name)
     return ExitCode.OK
-
-
-def _node(text: str) -> str:
-    """The name of a node. An empty one, of a variable that is not set, must not mean none."""
-    if not text:
-        raise argparse.ArgumentTypeError("an empty NODE names none; leave --without out")
-    return text
 
 
 def _reason(text: str) -> str:

@@ -1,6 +1,7 @@
 """Where supctl writes: data on stdout, everything else on stderr; colour, width and symbols fit each stream."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
@@ -19,6 +20,8 @@ STATE_STYLES = {
     "lost": "red",
     "stalled": "red",
     "unreachable": "red",
+    "fenced": "red",
+    "suspect": "yellow",
     "stopped": "yellow",
     "restarting": "yellow",
     "stopping": "yellow",
@@ -38,8 +41,8 @@ class Stream:
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str], color: str) -> None:
         self._stream = stream
-        self._is_terminal = stream.isatty()
-        self.is_tty = self._is_terminal and environ.get("TERM") != "dumb"
+        self.is_terminal = stream.isatty()
+        self.is_tty = self.is_terminal and environ.get("TERM") != "dumb"
         self.has_colour = color == "always" or (color == "auto" and _wants_colour(self.is_tty, environ))
         self.is_unicode = _is_utf8(stream.encoding, environ)
         self._environ = environ
@@ -47,12 +50,12 @@ class Stream:
     @property
     def columns(self) -> int | None:
         """As many as the terminal has now; None: no terminal."""
-        return self._size("COLUMNS", 80) if self._is_terminal else None
+        return self._size("COLUMNS", 80) if self.is_terminal else None
 
     @property
     def lines(self) -> int | None:
         """As many as the terminal has now; None: no terminal."""
-        return self._size("LINES", 24) if self._is_terminal else None
+        return self._size("LINES", 24) if self.is_terminal else None
 
     def _size(self, name: str, fallback: int) -> int:
         """As the environment says, else as the terminal does."""
@@ -139,6 +142,17 @@ class Screen:
         """What went wrong; also with --quiet."""
         self._clear()
         self._say(f"{text}\n")
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody sits at a terminal, and can answer."""
+        return self.err.is_terminal and sys.stdin is not None and sys.stdin.isatty()
+
+    def ask(self, question: str) -> bool:
+        """Yes or no; anything but a yes is a no. Only where it `can_ask`."""
+        self._clear()
+        self._say(f"{question} [y/N] ")
+        return sys.stdin.buffer.readline().strip().lower() in (b"y", b"yes")
 
     def redraw(self, text: str) -> None:
         """A line that the next one replaces. Only for a terminal: the caller asks `err.is_tty`."""

@@ -26,16 +26,20 @@ from protocol.exit_code import ExitCode
 from protocol.messages.fleet import FetchLogs, FetchRank, Visit
 from protocol.text import host_port
 from supervisor.daemon import fleet_key
+from supervisor.daemon.adoption import known_runners
 from supervisor.daemon.control import Control
 from supervisor.daemon.door import Door
 from supervisor.daemon.hosting import Hosting
 from supervisor.daemon.init import stay_behind_as_init
 from supervisor.daemon.journal import Journal
+from supervisor.daemon.leadership import OperatorsWord, Word
 from supervisor.daemon.local_files import LocalFiles
 from supervisor.daemon.login_session import tell_of_login_session
+from supervisor.daemon.moving import Others
 from supervisor.daemon.node import Node
 from supervisor.daemon.own_folder import see_that_it_is_our_own
-from supervisor.daemon.role import Role
+from supervisor.daemon.probe import Prober
+from supervisor.daemon.role import Deposed, Role
 from supervisor.shell.config import Config, load_config
 from supervisor.shell.dial import Dialer
 from supervisor.shell.log_setup import set_up_log
@@ -46,6 +50,8 @@ from supervisor.shell.tls_server import TlsServer
 from supervisor.shell.usage import near_option
 
 log = structlog.get_logger()
+
+NO_WORD = Word()
 
 DECIDE_S = 1.0
 """How long clients wait at the start until it is known which node hosts the coordinator; later ones are told so."""
@@ -61,26 +67,34 @@ class Stopped(Exception):
     """Somebody asked supd to end."""
 
 
-async def serve_until_signalled(config: Config) -> int:
+async def serve_until_signalled(config: Config, word: Word) -> int:
     """Run until SIGTERM or SIGINT; returns how many runs go on without us."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return await serve(config, stop)
+    return await serve(config, stop, word)
 
 
-async def serve(config: Config, stop: asyncio.Event) -> int:
+async def serve(config: Config, stop: asyncio.Event, word: Word = NO_WORD) -> int:
     """Run until `stop` is set. Runs live on, and the next supd finds them; returns how many.
 
     Raises Refused where supd cannot go on.
     """
-    active_runs = 0
+    while (active_runs := await _serve(config, stop, word)) is None:
+        word = NO_WORD  # the coordinator is elsewhere since: begin anew, as one that joins it
+    return active_runs
+
+
+async def _serve(config: Config, stop: asyncio.Event, word: Word) -> int | None:
+    """As `serve`; None once this node has hosted, and another one does so since."""
+    active_runs: int | None = 0
     journal = Journal(config.state_dir / "journal.db")
     try:
-        await see_that_it_is_our_own(config.state_dir, journal)
+        await see_that_it_is_our_own(config.state_dir, journal, is_moving=word.hosts)
         start = await journal.next_incarnation()
-        node = Node(config, journal, await journal.runners())
-        hosting, door = Hosting(config), Door(config.fleet, config.node)
+        node = Node(config, journal, await known_runners(config.state_dir, journal))
+        hosting = Hosting(config, told=word.hosts or await journal.is_told_to_host())
+        door = Door(config.fleet, config.node)
         async with asyncio.TaskGroup() as group:
             group.create_task(_stopped(stop), name="stop")
             group.create_task(journal.watch(), name="journal")
@@ -88,7 +102,9 @@ async def serve(config: Config, stop: asyncio.Event) -> int:
             if config.join:
                 await hosting.ensure_credential()
             dialer = Dialer(client_context(config.credential), hosting.local_address)
-            role = Role(config, journal, node, hosting, door, dialer, start)
+            others = Others(config, Prober(dialer, config.fleet), node)
+            leadership = OperatorsWord(config, journal, hosting, others, word)
+            role = Role(config, leadership, node, hosting, door, dialer, start)
             control = Control(role, dialer, config)
             files = LocalFiles(config.node, config.logs_dir)
             door.handlers[Visit] = control.visit
@@ -99,7 +115,7 @@ async def serve(config: Config, stop: asyncio.Event) -> int:
                 host, port = server.sockets[0].getsockname()[:2]
                 group.create_task(role.run(FROM_HERE.get(config.peer[0], host), port), name="role")
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(DECIDE_S if config.join else None):
+                    async with asyncio.timeout(DECIDE_S if config.join and not word.hosts else None):
                         await role.is_taken.wait()
                 await control.run(config.control, lambda: _say_ready(config, host_port(host, port)))
             finally:
@@ -108,6 +124,8 @@ async def serve(config: Config, stop: asyncio.Event) -> int:
                 door.close()
     except* Stopped:
         log.info("supd_stopped", active_runs=active_runs)
+    except* Deposed:
+        active_runs = None
     finally:
         journal.close()
     return active_runs
@@ -219,6 +237,12 @@ def command_line() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help=about, allow_abbrev=False)
     run.add_argument("--config", type=Path, metavar="FILE", help="supd.toml (conf/supd.toml lists every key)")
     run.add_argument("--dev", action="store_true", help="loopback, any free port, state in a new temporary folder")
+    about = (
+        "from now on host the coordinator here, whoever comes first in `[fleet] join`; refused while the old one lives"
+    )
+    run.add_argument("--coordinator", action="store_true", help=about)
+    about = "with --coordinator: the node that has hosted is off, and stays so; nobody is asked"
+    run.add_argument("--old-is-dead", action="store_true", help=about)
     about = "the credential that all nodes of a fleet share: whoever holds it belongs to the fleet"
     fleet = commands.add_parser("fleet", help=about, allow_abbrev=False)
     key = fleet.add_subparsers(dest="object", required=True, metavar="key").add_parser("key", help=about)
@@ -232,10 +256,18 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
+def _check_word(args: argparse.Namespace) -> None:
+    """Raises Refused."""
+    if args.command == "run" and args.old_is_dead and not args.coordinator:
+        what = "--old-is-dead says of the old host of the coordinator that it is gone; it goes with --coordinator"
+        raise Refused("F001", what, hint="supd run --help", exit_code=ExitCode.USAGE)
+
+
 def main() -> None:
     """The command `supd`."""
     try:
         args = command_line().parse_args()
+        _check_word(args)
     except Refused as exc:
         sys.exit(_complain(exc))
     _shed_inheritance()
@@ -257,6 +289,7 @@ def main() -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """`supd run`; raises SupdError, as it is or in a group."""
+    word = Word(args.coordinator, args.old_is_dead)
     dev_dir = Path(tempfile.mkdtemp(prefix="supd-dev-")) if args.dev else None
     config = load_config(args.config, os.environ, dev_dir=dev_dir)
     set_up_log(config.log_level, config.log_format)
@@ -264,7 +297,7 @@ def _run(args: argparse.Namespace) -> int:
     prepare(config)  # its lock is held to our end
     if dev_dir is not None:
         print(f"export SUPD_ADDR={config.control}", file=sys.stderr, flush=True)  # noqa: T201  # for the user
-    active_runs = asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve_until_signalled(config))
+    active_runs = asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve_until_signalled(config, word))
     if dev_dir is not None and not active_runs:
         shutil.rmtree(dev_dir, ignore_errors=True)
     return 0

@@ -12,8 +12,9 @@ from protocol.exit_code import ExitCode
 from protocol.job import Job
 from protocol.messages.control import Describe, Description, RunStatus
 from supervisor.daemon.fetch import Fetcher
-from supervisor.daemon.jobs import Jobs, Run
+from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.rank_facts import rank_facts
+from supervisor.daemon.run import Run
 
 
 async def describe(jobs: Jobs, fetcher: Fetcher, node: str, request: Describe, client_node: str) -> Description:

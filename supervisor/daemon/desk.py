@@ -11,6 +11,7 @@ from protocol.job import JobSpec
 from protocol.messages import encode
 from protocol.messages.control import (
     ControlReply,
+    DeclareLost,
     Describe,
     Done,
     Failure,
@@ -28,22 +29,36 @@ from protocol.messages.control import (
     StopRun,
     Watch,
 )
-from supervisor.daemon import logs_service, slow_disk, submission
+from supervisor.daemon import logs_service, nodes, slow_disk, submission
 from supervisor.daemon.describe import describe
 from supervisor.daemon.fetch import Fetcher
-from supervisor.daemon.jobs import Jobs, Run
+from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.journal import Journal
 from supervisor.daemon.master_port import foreign_problems
 from supervisor.daemon.node_list import named, with_runs
+from supervisor.daemon.run import Run
+from supervisor.daemon.starting import Starting
 from supervisor.daemon.watcher import Watcher
 from supervisor.shell.channel import Channel
+from supervisor.shell.clock import boot_s
 
 
 class Desk:
-    """Carries out requests. `fetcher` knows the nodes, and brings what lies on others than this `node` alone."""
+    """Carries out requests. `table` has the nodes; `fetcher` brings what lies on others than this `node` alone."""
 
-    def __init__(self, jobs: Jobs, journal: Journal, fetcher: Fetcher, node: str, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        starting: Starting,
+        table: nodes.Nodes,
+        journal: Journal,
+        fetcher: Fetcher,
+        node: str,
+        labels: Mapping[str, str],
+    ) -> None:
         self._jobs = jobs
+        self._starting = starting
+        self._table = table
         self._journal = journal
         self._fetcher = fetcher
         self._node = node
@@ -60,6 +75,11 @@ class Desk:
                 return await self._stop(user, request)
             case RestartRun():
                 return await self._restart(user, request)
+            case DeclareLost(node=name, check_only=check_only):
+                if not check_only:
+                    return Done(run="", runs=await self._table.declare_lost(name, user))
+                self._table.see_that_it_is_silent(name)
+                return Done(run="")
             case GetStatus(run=word, with_ranks=with_ranks):
                 if word:
                     run = self._jobs.find(word)
@@ -87,8 +107,8 @@ class Desk:
         return replace(status, incident=replace(status.incident, stderr_tail=()))
 
     def _list_nodes(self, name: str) -> Nodes:
-        nodes = with_runs(self._fetcher.nodes.status(), self._jobs.active(), self._jobs.trouble)
-        return Nodes(nodes=(named(nodes, name),) if name else nodes)
+        known = with_runs(self._table.status(), self._jobs.active(), boot_s(), self._jobs.trouble)
+        return Nodes(nodes=(named(known, name),) if name else known)
 
     async def _start(self, channel: Channel, user: str, request: Start, *, is_local: bool) -> ControlReply:
         submitted = await submission.read(request, user)
@@ -109,13 +129,13 @@ class Desk:
             channel.send(encode(Statuses(runs=(status,))))
 
         on_wait = tell if request.replace else None
-        run = await self._jobs.start(spec, submitted.submitter, request.request_id, on_wait)
+        run = await self._starting.start(spec, submitted.submitter, request.request_id, on_wait)
         return replace(done, run=run)
 
     async def _port_problems(self, spec: JobSpec) -> list[Problem]:
         """What is wrong with the port that the job names for rank 0: it is another run's, or another program has it."""
-        problems = self._jobs.port_problems(spec)
-        place = self._jobs.foreign_port(spec)
+        problems = self._starting.port_problems(spec)
+        place = self._starting.foreign_port(spec)
         return problems if problems or place is None else await asyncio.to_thread(foreign_problems, *place)
 
     async def _stop(self, user: str, request: StopRun) -> ControlReply:
@@ -130,13 +150,22 @@ class Desk:
         machine = run.machine
         if request.without and not machine.is_final and machine.stop is None:
             if request.without not in machine.seats:
-                named(self._fetcher.nodes.status(), request.without)
+                named(self._table.status(), request.without)
             if why := machine.rendezvous.missed(request.without):
                 message = f"{run.job.run} cannot do without {request.without}: {why}"
                 return Failure(code="F114", message=message, hint=f"restart it with {request.without}, or stop it")
+        if machine.refuses_restart:
+            return _taken_over(run.job.run)
         await self._jobs.ask(run, c.RestartRequested(request.reason, user, request.without))
+        if machine.takeover is not None:  # somebody was heard meanwhile who knows more
+            return _taken_over(run.job.run)
         if run.machine.is_final or run.machine.stop is not None:
             state = f"over ({run.machine.phase.value})" if run.machine.is_final else "being stopped"
             hint = "start it again with supctl start"
             return Failure(code="F104", message=f"{run.job.run} is {state}", hint=hint)
         return Done(run=run.job.run)
+
+
+def _taken_over(run: str) -> Failure:
+    message = f"{run} is being taken over from its runners, and not all of them have told what runs"
+    return Failure(code="F116", message=message, hint=f"supctl status {run} says who is waited for")

@@ -1,8 +1,9 @@
 """Which node hosts the coordinator, and by which address a node is reached.
 
-The host is the node whose own address comes first in `[fleet] join`; a supd without `join` is a fleet of one and
-hosts itself. Whether an address is our own is seen on this machine alone, never by connecting: the order in which
-nodes start decides nothing. A name that cannot be resolved yet makes us neither host nor not.
+The host is the node whose own address comes first in `[fleet] join`, until an operator has moved the coordinator to
+another one of that list; a supd without `join` is a fleet of one and hosts itself. Whether an address is our own is
+seen on this machine alone, never by connecting: the order in which nodes start decides nothing. A name that cannot be
+resolved yet makes us neither host nor not.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ log = structlog.get_logger()
 RETRY_S = 1.0
 """Between two looks at a name that is not known yet."""
 
-NOBODY_HINT = "the host is the supd that listens on an address of the first entry: is it started, and which is it?"
+NOBODY_HINT = "the host's supd listens on an address of the first entry, or where it was moved to: is it started?"
 
 RECHECK_S = 5.0
 """Between two looks at whether an address that came late has made this node the host."""
@@ -54,7 +55,9 @@ class Unknown:
 class Hosting:
     """Decides on hosting and addresses by what supd.toml says; raises ConfigInvalid where that fits no interface."""
 
-    def __init__(self, config: Config, names: Names | None = None) -> None:
+    def __init__(self, config: Config, names: Names | None = None, *, told: bool | None = None) -> None:
+        """`told`: whether this node hosts, where that is not for the first entry of `join` to say any more."""
+        self.told = told
         self._config = config
         self._names = names or Names()
         self._seldom = Seldom()
@@ -65,21 +68,46 @@ class Hosting:
     # --- who hosts -----------------------------------------------------------------------------------------------
 
     async def decide(self) -> Hosts | Joins | Unknown:
-        """What can be told now; within Names' timeout."""
-        if not self._config.join:
+        """What can be told now; within Names' timeout. Raises Refused where this node is told to host, and is not one
+        of `join`."""
+        join = self._config.join
+        if not join:
             return Hosts("")
-        first = self._config.join[0]
-        if first.port != self._config.peer[1]:
-            return Joins(self._config.join)
-        if is_same_host(first.host, self._config.advertise):
-            return Hosts(self._config.advertise)
+        if self.told is False:
+            return Joins(await self._but_our_own(join))
+        why = ""
+        for entry in join if self.told else join[:1]:
+            try:
+                own_address = await self._own_address(entry)
+            except OSError as exc:
+                why = why or str(exc.strerror)
+            else:
+                if own_address:
+                    return Hosts(own_address)
+        if why:
+            return Unknown(why)
+        if self.told:
+            raise not_in_join(self._config)
+        return Joins(join)
+
+    async def _but_our_own(self, join: tuple[JoinEntry, ...]) -> tuple[JoinEntry, ...]:
+        """Without the first entry where that is this node, which does not host any more."""
         try:
-            addresses = await self.addresses_of(first)
-            own = await self._own(addresses)
-        except OSError as exc:
-            return Unknown(str(exc.strerror))
-        self._warn_of(first, addresses, own)
-        return Hosts(_address_for_others(first.host, own)) if own else Joins(self._config.join)
+            is_own = bool(await self._own_address(join[0]))
+        except OSError:
+            is_own = False
+        return join[1:] if is_own and len(join) > 1 else join
+
+    async def _own_address(self, entry: JoinEntry) -> str:
+        """By which the others know this node, where the entry means it; "": it means another one. Raises OSError."""
+        if entry.port != self._config.peer[1]:
+            return ""
+        if is_same_host(entry.host, self._config.advertise):
+            return self._config.advertise
+        addresses = await self.addresses_of(entry)
+        own = await self._own(addresses)
+        self._warn_of(entry, addresses, own)
+        return _address_for_others(entry.host, own) if own else ""
 
     async def _own(self, addresses: tuple[str, ...]) -> list[str]:
         """Those on which we listen; raises OSError."""
@@ -111,15 +139,15 @@ class Hosting:
                 log.warning("host_is_here", join=self._config.join[0].text, hint="its address has come late")
                 return decision
 
-    def _warn_of(self, first: JoinEntry, addresses: tuple[str, ...], own: list[str]) -> None:
-        """Once, of a first entry that does not mean the same node everywhere."""
+    def _warn_of(self, entry: JoinEntry, addresses: tuple[str, ...], own: list[str]) -> None:
+        """Once, of an entry for the host that does not mean the same node everywhere."""
         if all(map(is_loopback, addresses)):
             if self._is_new("loopback"):
                 hint = "every machine takes that for itself: write an address that the other nodes reach"
-                log.warning("join_is_loopback", join=first.text, addresses=list(addresses), hint=hint)
+                log.warning("join_is_loopback", join=entry.text, addresses=list(addresses), hint=hint)
         elif 0 < len(own) < len(addresses) and self._config.peer[0] in EVERYWHERE and self._is_new("shared"):
             hint = "if these are several machines, each takes itself for the host: name one of them"
-            log.warning("join_is_shared", join=first.text, addresses=list(addresses), hint=hint)
+            log.warning("join_is_shared", join=entry.text, addresses=list(addresses), hint=hint)
 
     def _is_new(self, warning: str) -> bool:
         is_new = warning not in self._warned
@@ -186,6 +214,15 @@ class Hosting:
                 exit_code=ExitCode.INVALID,
             )
         await asyncio.to_thread(ensure_credential, path)
+
+
+def not_in_join(config: Config) -> Refused:
+    """Why a node cannot host that the others would not find."""
+    listed = ", ".join(entry.text for entry in config.join)
+    what = f"is not in `[fleet] join` ({listed})" if listed else "has no `[fleet] join`: it is a fleet of its own"
+    hint = "add this node's address and port behind the first entry on every node, and begin again"
+    message = f"{config.node} {what}; nobody would find the coordinator here"
+    return Refused("F309", message, hint=hint, exit_code=ExitCode.INVALID)
 
 
 def _configured_address(config: Config) -> str:

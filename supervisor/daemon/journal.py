@@ -117,24 +117,72 @@ class Journal:
         """Begin a new epoch of the coordinator; on disk before it is returned."""
         return await self._barrier(lambda: self._count_up("epoch"))
 
+    async def epoch(self) -> int:
+        """The highest one that this supd has begun, or has heard of; 0: none."""
+        return await self._barrier(lambda: self._number("epoch") or 0)
+
+    async def raise_to(self, epoch: int) -> int:
+        """See that no epoch below this one is ever begun here; returns the highest one, on disk before."""
+
+        def lift() -> int:
+            self._db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'epoch'", (epoch,))
+            return self._number("epoch") or 0
+
+        return await self._insist(lift)
+
+    async def is_told_to_host(self) -> bool | None:
+        """Whether this node is to host the coordinator, by what has happened; None: nothing has, `join` decides."""
+
+        def look() -> bool | None:
+            told = self._number("hosts")
+            return None if told is None else bool(told)
+
+        return await self._barrier(look)
+
+    async def tell_to_host(self, hosts: bool, epoch: int) -> None:
+        """From now on this node hosts, or another one does, which has this epoch or a lower one."""
+
+        def tell() -> None:
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('hosts', ?)", (int(hosts),))
+            self._db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'epoch'", (epoch,))
+
+        await self._insist(tell)
+
+    async def take_over(self, other: Path, kept: Path) -> int:
+        """Have the runs, events and nodes of another journal instead of our own, and no epoch below its own; where we
+        have runs, all that is ours goes to the file `kept` before. Returns how many runs came. Raises Refused, and
+        nothing has changed then.
+
+        What is of this folder alone stays: identity, runners.
+        """
+        with contextlib.closing(await asyncio.to_thread(_open, other)) as theirs:
+            await asyncio.to_thread(_keep, self._path, kept)
+            return await self._barrier(lambda: self._take_over(theirs))
+
+    async def set_aside(self, kept: Path) -> None:
+        """Forget runs, events and nodes; where we have runs, all that is ours goes to the file `kept` before. Raises
+        Refused."""
+
+        def forget() -> None:
+            for table in ("runs", "events", "nodes"):
+                self._db.execute(f"DELETE FROM {table}")
+
+        await asyncio.to_thread(_keep, self._path, kept)
+        await self._barrier(forget)
+
     async def next_incarnation(self) -> tuple[str, int]:
         """The identity of this state folder, made once, and how often a supd has begun in it, this one included."""
 
         def begin() -> tuple[str, int]:
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (secrets.randbits(63),))
-            identity = int(self._db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()[0])
-            return f"{identity:016x}", self._count_up("incarnation")
+            return f"{self._number('identity') or 0:016x}", self._count_up("incarnation")
 
         return await self._barrier(begin)
 
     async def folder(self) -> int | None:
         """What the folder is known by that the identity was made for, by `bind`; None: that was not kept yet."""
 
-        def look() -> int | None:
-            known = self._db.execute("SELECT value FROM meta WHERE key = 'folder'").fetchone()
-            return None if known is None else int(known[0])
-
-        return await self._barrier(look)
+        return await self._barrier(lambda: self._number("folder"))
 
     async def bind(self, folder: int) -> None:
         """The identity is that of this folder."""
@@ -146,7 +194,7 @@ class Journal:
         def forget() -> list[StoredRunner]:
             runners = self._runners()
             self._db.execute("DELETE FROM runners")
-            self._db.execute("DELETE FROM meta WHERE key = 'identity'")
+            self._db.execute("DELETE FROM meta WHERE key IN ('identity', 'hosts')")
             self._db.execute("UPDATE meta SET value = 0 WHERE key = 'incarnation'")
             self._bind(folder)
             return runners
@@ -316,9 +364,27 @@ class Journal:
         rows = self._db.execute("SELECT incarnation, run, cgroup FROM runners")
         return [StoredRunner(incarnation=row[0], run=row[1], cgroup=row[2]) for row in rows]
 
+    def _take_over(self, theirs: sqlite3.Connection) -> int:
+        self._db.execute("SAVEPOINT take_over")
+        try:
+            for table, columns in (("runs", 6), ("events", 7), ("nodes", 2)):
+                self._db.execute(f"DELETE FROM {table}")
+                rows = theirs.execute(f"SELECT * FROM {table} ORDER BY rowid")
+                self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", rows)
+            epoch = theirs.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0]
+            self._db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'epoch'", (epoch,))
+        except sqlite3.Error:
+            self._db.execute("ROLLBACK TO take_over")
+            raise
+        return int(self._db.execute("SELECT count(*) FROM runs").fetchone()[0])
+
+    def _number(self, key: str) -> int | None:
+        found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if found is None else int(found[0])
+
     def _count_up(self, key: str) -> int:
         self._db.execute("UPDATE meta SET value = value + 1 WHERE key = ?", (key,))
-        return int(self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()[0])
+        return self._number(key) or 0
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
@@ -383,6 +449,18 @@ def _open(path: Path) -> sqlite3.Connection:
             return db
     except (sqlite3.Error, OSError) as exc:
         raise Refused("F020", f"cannot use the journal {path}: {exc}", hint=_HINT) from exc
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Copy a journal that has runs. By a connection of its own: VACUUM cannot be in the middle of a transaction
+    (https://www.sqlite.org/lang_vacuum.html). Raises Refused."""
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            if db.execute("SELECT 1 FROM runs").fetchone():
+                kept.unlink(missing_ok=True)  # of an attempt that was cut short
+                db.execute("VACUUM INTO ?", (str(kept),))
+    except (sqlite3.Error, OSError) as exc:
+        raise Refused("F022", f"the journal {path} cannot be copied to {kept}: {exc}", hint=_HINT) from exc
 
 
 def _renew(db: sqlite3.Connection) -> None:

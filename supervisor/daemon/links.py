@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import cycle, islice
 
 import structlog
 from msgspec.structs import replace
@@ -12,7 +13,16 @@ from protocol.addresses import JoinEntry
 from protocol.errors import LocalProtocolError, Refused, RemoteProtocolError
 from protocol.exit_code import ExitCode
 from protocol.messages import encode
-from protocol.messages.fleet import Join, Joined, JoinRefused, NodeOrder, NodeReport, decode_to_node
+from protocol.messages.fleet import (
+    Join,
+    Joined,
+    JoinRefused,
+    KnownHost,
+    NodeOrder,
+    NodeReport,
+    decode_to_node,
+)
+from protocol.text import host_port
 from protocol.verdict import without_tails
 from protocol.versions import VERSIONS
 from supervisor.daemon.hosting import Hosting
@@ -48,9 +58,11 @@ class _Why:
 
 
 class FleetLink:
-    """Keeps one connection to whoever hosts the coordinator: the first entry of `[fleet] join`, else a further one.
+    """Keeps one connection to whoever hosts the coordinator: the first entry of `[fleet] join`, a further one, or whom
+    they name. Nobody is obeyed whose epoch is below one that was heard.
 
-    `join_from(own_side)` gives the node's Join, by the address from which the host was reached.
+    `join_from(own_side)` gives the node's Join, by the address from which the host was reached; `epoch` is the highest
+    that this node has heard of before.
     """
 
     def __init__(
@@ -60,18 +72,31 @@ class FleetLink:
         dialer: Dialer,
         node: Node,
         join_from: Callable[[str], Join],
+        epoch: int,
     ) -> None:
         self._entries = entries
         self._hosting = hosting
         self._dialer = dialer
         self._node = node
         self._join_from = join_from
-        self._past = _Past()
+        self._past = _Past(epoch)
         self._seldom = Seldom()
-        self._found = ("", 0)  # where it was reached last …
-        self._is_news = asyncio.Event()  # … and runners are to be told
+        self._found = ("", 0)  # where the host was reached last
+        self._is_found_anew = asyncio.Event()
+        self._known: KnownHost | None = None  # and who it is
+        self._named: JoinEntry | None = None  # where it should be, and was not looked for yet
         self._whys: dict[JoinEntry, _Why] = {}  # of each, when it was asked last
         self.host: tuple[str, int] | None = None  # where it was reached, while the link is up
+
+    def known(self, answered: tuple[int, float]) -> KnownHost | None:
+        """The host that was found last. Runners of this node say that they were `answered` by one of that epoch, at
+        that boot-time."""
+        if self._known is None:
+            return None
+        epoch, heard_s = self._past.epoch, self._past.heard_s
+        if answered[0] == epoch:
+            heard_s = max(heard_s, answered[1])
+        return replace(self._known, epoch=epoch, heard_s=max(0.0, boot_s() - heard_s))
 
     @property
     def why(self) -> str:
@@ -91,6 +116,7 @@ class FleetLink:
         """Connect, and reconnect, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._publish(), name="publish")
+            group.create_task(self._keep_epoch(), name="keep-epoch")
             await self._connect()
 
     async def _connect(self) -> None:
@@ -105,12 +131,15 @@ class FleetLink:
             await asyncio.sleep(RETRY_S * (1 + random.random()) / 2)
 
     def _turns(self) -> Iterator[JoinEntry]:
-        """The first entry again and again, each time with one of the others behind it."""
+        """The first entry again and again, each time with one of the others behind it; and in between whom one of
+        them has named, or who has hosted until a moment ago."""
+        others = cycle(self._entries[1:])
         while True:
-            yield self._entries[0]
-            for entry in self._entries[1:]:
+            for entry in (self._entries[0], *islice(others, 1)):
                 yield entry
-                yield self._entries[0]
+                if self._named is not None:
+                    named, self._named = self._named, None
+                    yield named
 
     async def _ask(self, entry: JoinEntry) -> None:
         """Serve the coordinator there, if there is one, until the connection is gone. Raises OSError where nobody
@@ -133,51 +162,75 @@ class FleetLink:
             await talk.answered.wait()
         if talk.joined is None:
             self._whys[entry] = talk.why or _Why(talk.channel.error or "it closed the connection")
+            if talk.named is not None and talk.named.epoch >= self._past.epoch:
+                self._name(talk.named.address, talk.named.port)
             return
         log.info("fleet_joined", host=talk.joined.host, address=address, port=entry.port, epoch=talk.joined.epoch)
         for warning in talk.joined.warnings:
             log.warning("fleet_join_flawed", text=warning)
         self.host = self._found = address, entry.port
-        self._is_news.set()
+        self._known = KnownHost(
+            node=talk.joined.host,
+            identity=talk.joined.identity,
+            address=entry.host,
+            port=entry.port,
+            epoch=talk.joined.epoch,
+        )
+        self._is_found_anew.set()
         self._whys.clear()
         self._hosting.found()
         try:
             await talk.serve()
         finally:
             self.host = None
+        self._name(entry.host, entry.port)
         self._whys[entry] = why = _Why(talk.channel.error or "the connection was lost")
         log.warning("fleet_host_lost", error=why.text)
+
+    def _name(self, host: str, port: int) -> None:
+        """Look for the host there next; if it is an entry, it has its turn all the same."""
+        for entry in self._whys.keys() - set(self._entries):
+            del self._whys[entry]  # an earlier one
+        self._named = JoinEntry(host, port, host_port(host, port))
 
     async def _publish(self) -> None:
         """Tell this node's runners where the coordinator is, as soon as the disk takes it: the link waits for none."""
         while True:
-            await self._is_news.wait()
-            self._is_news.clear()
+            await self._is_found_anew.wait()
+            self._is_found_anew.clear()
             try:
                 await self._node.publish(*self._found)
             except OSError as exc:
-                self._is_news.set()
+                self._is_found_anew.set()
                 if self._seldom.is_due("unpublished"):
                     hint = "runners here do not find the coordinator: see that the disk has room"
                     log.warning("coordinator_unpublished", error=str(exc), hint=hint)
                 await asyncio.sleep(PUBLISH_AGAIN_S)
 
+    async def _keep_epoch(self) -> None:
+        """See that the highest epoch is on disk: by then the next supd here does not obey a lower one either."""
+        while True:
+            await self._past.is_raised.wait()
+            self._past.is_raised.clear()
+            await self._node.keep_epoch(self._past.epoch)
+
 
 @dataclass
 class _Past:
-    """The newest coordinator that was heard: one before it has nothing to say any more.
+    """The newest coordinator that was heard: one before it has nothing to say any more."""
 
-    Epochs are counted by the journal of the host: one with another identity has begun anew.
-    """
-
-    identity: str = ""
-    epoch: int = 0
+    epoch: int
+    identity: str = ""  # of its host; "": it was heard by an earlier supd
+    heard_s: float = 0.0  # when it was heard last
+    is_raised: asyncio.Event = field(default_factory=asyncio.Event)
 
     def see(self, epoch: int) -> None:
-        """Raises RemoteProtocolError where the epoch is past."""
+        """Heard just now. Raises RemoteProtocolError where it is past."""
         if epoch < self.epoch:
-            raise RemoteProtocolError(f"epoch {epoch} after {self.epoch}")
-        self.epoch = epoch
+            raise RemoteProtocolError(f"its epoch is {epoch}, and {self.epoch} was heard: another node hosts")
+        if epoch > self.epoch:
+            self.is_raised.set()
+        self.epoch, self.heard_s = epoch, boot_s()
 
 
 class _Talk:
@@ -187,12 +240,12 @@ class _Talk:
         self._join_from = join_from
         self._node = node
         self._past = past
-        self._heard_s = 0.0
         self._address = ""
         self.channel = Channel(self._on_open, self._on_frame, self._on_closed)
         self.answered = asyncio.Event()
         self.joined: Joined | None = None
         self.why: _Why | None = None  # why we were refused
+        self.named: KnownHost | None = None  # by whoever does not host
 
     async def serve(self) -> None:
         """Report and take orders until the connection is gone."""
@@ -200,9 +253,8 @@ class _Talk:
             return
         self._node.link_up(self._send, self._address)
         try:
-            self._heard_s = boot_s()
             while not self.channel.closed.is_set():
-                left_s = self._heard_s + SILENT_S - boot_s()
+                left_s = self._past.heard_s + SILENT_S - boot_s()
                 if left_s <= 0:
                     self.channel.abort(f"it has answered nothing for {SILENT_S:g} s")
                     return
@@ -220,26 +272,25 @@ class _Talk:
     def _on_open(self, channel: Channel) -> None:
         join = self._join_from(channel.own_host())
         self._address = join.address
-        channel.send(encode(join))
+        channel.send(encode(replace(join, epoch=self._past.epoch, host=self._past.identity)))
 
     def _on_frame(self, channel: Channel, payload: bytes) -> None:
         match decode_to_node(payload):
             case Joined() as joined:
                 if joined.version not in VERSIONS or self.joined is not None:
                     raise RemoteProtocolError(f"taken in again, or by version {joined.version}")
-                if joined.identity != self._past.identity:
-                    self._past.identity, self._past.epoch = joined.identity, 0
                 self._past.see(joined.epoch)
+                self._past.identity = joined.identity
                 self.joined = joined
                 self.answered.set()
-            case JoinRefused(code=code, message=message, hint=hint):
+            case JoinRefused(code=code, message=message, hint=hint, host=named):
+                self.named = named
                 is_host = code != ELSEWHERE
                 self.why = _Why(f"[{code}] {message}" + ("" if is_host else f"; {hint}"), hint if is_host else "")
                 self.answered.set()
                 channel.close()
             case NodeOrder() as order:
                 self._past.see(order.epoch)
-                self._heard_s = boot_s()
                 self._node.on_order(order)
 
     def _on_closed(self, channel: Channel) -> None:

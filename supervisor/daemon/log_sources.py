@@ -12,8 +12,8 @@ from protocol.messages.control import LogSelection
 from protocol.messages.fleet import FetchLogs, LogsNow
 from supervisor.daemon import logs_service
 from supervisor.daemon.fetch import Fetcher, Unreached
-from supervisor.daemon.jobs import Run
 from supervisor.daemon.log_merge import Merge, Source
+from supervisor.daemon.run import Run
 from supervisor.shell.pull import Pull
 
 RETRY_S = 1.0

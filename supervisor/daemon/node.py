@@ -1,10 +1,12 @@
 """This supd as a node of its fleet: its runners, its journal of them, and its link to the coordinator."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 from protocol import node as n
+from protocol.errors import Refused
 from protocol.messages.fleet import NodeOrder, NodeReport
 from protocol.messages.runner import Record
 from supervisor.daemon.journal import Journal, StoredRunner
@@ -28,6 +30,7 @@ class Node:
         self._driver: Driver[n.Event, n.Effect] = Driver(self._machine, self._perform, n.Tick())
         self._group: asyncio.TaskGroup | None = None
         self._send: Send | None = None
+        self.answered = (0, -math.inf)  # which epoch has answered a runner that came here in vain, and when
         self.runners = Runners(
             config,
             journal,
@@ -53,6 +56,18 @@ class Node:
     async def publish(self, host: str, port: int) -> None:
         """Tell runners where the coordinator is: they look there at every attempt to connect. Raises OSError."""
         await asyncio.to_thread(_write_where_it_differs, self._coordinator_file, f"{host}:{port}\n".encode())
+
+    async def publish_as_host(self, host: str, port: int) -> None:
+        """The same of this supd itself. Raises Refused."""
+        try:
+            await self.publish(host, port)
+        except OSError as exc:
+            what = f"cannot tell runners where the coordinator is: {exc}"
+            raise Refused("F035", what, hint="see that its disk has room") from exc
+
+    async def keep_epoch(self, epoch: int) -> None:
+        """The coordinator is in this epoch: never again is a lower one obeyed here, or begun."""
+        await self._journal.raise_to(epoch)
 
     def link_up(self, send: Send, address: str) -> None:
         """The coordinator has taken this node in: reports go to `send`. Peers reach the node at `address`."""

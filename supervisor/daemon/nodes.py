@@ -8,14 +8,16 @@ import structlog
 from protocol import fleet_events as f
 from protocol import node_orders as o
 from protocol.coordinator_events import Note
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.errors import LocalProtocolError, Refused, RemoteProtocolError
 from protocol.fleet import Fleet
+from protocol.ids import may_be_epoch
 from protocol.messages import encode
-from protocol.messages.control import NodeStatus
+from protocol.messages.control import NodeState, NodeStatus
 from protocol.messages.fleet import Join, NodeReport, RunnerBuried, decode_report
 from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.journal import Journal
 from supervisor.daemon.node import Node
+from supervisor.daemon.node_list import named
 from supervisor.daemon.probe import Prober
 from supervisor.shell.channel import Channel
 from supervisor.shell.clock import boot_s, wall_s
@@ -41,6 +43,7 @@ class Nodes:
         self._links: dict[Channel, int] = {}
         self._channels: dict[f.Link, Channel] = {}
         self._joins: dict[f.Link, Join] = {}  # of those that are not taken in yet
+        self._is_rising = False  # to an epoch above one that a node has heard of
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self, known: list[f.NodeRecord]) -> None:
@@ -60,6 +63,31 @@ class Nodes:
         """What is known of one; None: no node has that name."""
         return self.fleet.record_of(node)
 
+    def see_that_it_is_silent(self, node: str) -> None:
+        """Raises Refused where there is no such node, and where its supd or a runner there answers."""
+        known = named(self.status(), node)
+        if heard := self._jobs.heard_on(node):
+            hint = f"to go on without it: supctl restart {heard} --without {node}"
+            raise Refused("F115", f"{node} is not lost: the runner of {heard} answers there", hint=hint)
+        if known.state == NodeState.READY:
+            hint = self._jobs.way_out(node) or f"to go on without it: supctl restart JOB --without {node}"
+            raise Refused("F115", f"{node} is not lost: supd answers there", hint=hint)
+
+    async def declare_lost(self, node: str, by: str) -> tuple[str, ...]:
+        """An operator's word that nothing runs on a node any more; returns the runs that had something there, each of
+        which has it on disk. Raises Refused, also as `see_that_it_is_silent`."""
+        self.see_that_it_is_silent(node)
+        runs = await self._jobs.node_lost(node, by)
+        if not runs:  # else each has told it
+            told = f"{by} says that nothing runs on {node} any more"
+            self._jobs.on_fleet_note(Note("operator.node_lost", told, None, {"node": node, "by": by}))
+        await self._driver.ask(f.DeclaredLost(node))
+        return runs
+
+    def on_epoch(self, epoch: int) -> None:
+        """The coordinator has begun another epoch."""
+        self.fleet.epoch = self._orders.epoch = epoch
+
     # --- connections ---------------------------------------------------------------------------------------------
 
     def take(self, channel: Channel, join: Join) -> None:
@@ -67,10 +95,31 @@ class Nodes:
         if self._driver.is_behind:
             channel.abort("too many join at once")
             return
+        if not may_be_epoch(join.epoch, self._jobs.epoch):
+            channel.abort(f"there is no epoch {join.epoch}")
+            return
         link = next(self._numbers)
         self._links[channel], self._channels[link], self._joins[link] = link, channel, join
         channel.hand_over(self._on_frame, self._on_closed)
-        self._driver.put(f.Asked(link, join, wall_s()))
+        if not self._is_ahead(join):
+            self._driver.put(f.Asked(link, join, wall_s()))
+        elif self._is_rising:
+            channel.abort("the coordinator begins another epoch")
+        else:
+            assert self._group is not None
+            self._is_rising = True
+            self._group.create_task(self._rise_above(link, join), name=f"rise-above-{join.epoch}")
+
+    def _is_ahead(self, join: Join) -> bool:
+        """Whether the node has heard of a later coordinator, or of another one of the same epoch."""
+        is_other = join.host not in ("", self._host.identity)
+        return join.epoch > self._jobs.epoch or (join.epoch == self._jobs.epoch and is_other)
+
+    async def _rise_above(self, link: f.Link, join: Join) -> None:
+        await self._jobs.raise_epoch(join.epoch)
+        self._is_rising = False
+        if link in self._channels:
+            self._driver.put(f.Asked(link, join, wall_s()))
 
     def _on_frame(self, channel: Channel, payload: bytes) -> None:
         report = decode_report(payload)

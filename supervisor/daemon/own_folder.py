@@ -8,6 +8,7 @@ import structlog
 
 from protocol.errors import Refused
 from supervisor.daemon.journal import Journal
+from supervisor.daemon.moving import MOVED
 
 log = structlog.get_logger()
 
@@ -15,12 +16,13 @@ INODE_BITS = 63
 """SQLite's integers are signed (https://www.sqlite.org/datatype3.html), inode numbers are not."""
 
 
-async def see_that_it_is_our_own(state_dir: Path, journal: Journal) -> None:
+async def see_that_it_is_our_own(state_dir: Path, journal: Journal, *, is_moving: bool = False) -> None:
     """Bind the journal to its folder, by the folder's inode; before anything else is read of its runners.
 
     A copy (or a folder that was put back from one) becomes a node of its own: with a new identity, and without the
     runners of the original, of which it can prove nothing. A folder that is moved on its file system stays itself;
-    devices are not looked at, since their numbers change over boots. Raises Refused.
+    devices are not looked at, since their numbers change over boots. Raises Refused; also where the coordinator
+    `is_moving` here: then it is another node's journal in place of our own, and not next to it.
     """
     inode = os.stat(state_dir).st_ino & ((1 << INODE_BITS) - 1)
     bound = await journal.folder()
@@ -28,6 +30,12 @@ async def see_that_it_is_our_own(state_dir: Path, journal: Journal) -> None:
         return await journal.bind(inode)
     if bound == inode:
         return
+    if is_moving:
+        what = f"the journal in {state_dir} is of another state folder"
+        hint = (
+            f"put it into {state_dir / MOVED}, and back what was here: this node knows its runners by its own journal"
+        )
+        raise Refused("F311", what, hint=hint)
     # Their locks first: they are free here, whether or not the runners live, and what is free is swept away.
     try:
         shutil.rmtree(state_dir / "runners")

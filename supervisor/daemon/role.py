@@ -2,10 +2,12 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import NoReturn
 
+from protocol.addresses import JoinEntry
 from protocol.errors import Refused
 from protocol.messages import encode
-from protocol.messages.fleet import Join, JoinRefused, NodeFacts, Probe
+from protocol.messages.fleet import Join, JoinRefused, KnownHost, NodeFacts, Probe
 from protocol.messages.member import Hello
 from protocol.versions import VERSIONS
 from supervisor.daemon.desk import Desk
@@ -14,14 +16,15 @@ from supervisor.daemon.facts import node_facts
 from supervisor.daemon.fetch import Fetcher
 from supervisor.daemon.hosting import Hosting, Hosts, Joins
 from supervisor.daemon.jobs import Jobs
-from supervisor.daemon.journal import Journal
+from supervisor.daemon.leadership import Leadership
 from supervisor.daemon.links import ELSEWHERE, FleetLink
 from supervisor.daemon.members import Members
 from supervisor.daemon.node import Node
 from supervisor.daemon.nodes import Nodes
 from supervisor.daemon.probe import Answerer, Prober
+from supervisor.daemon.starting import Starting
 from supervisor.shell.channel import Channel
-from supervisor.shell.clock import wall_s
+from supervisor.shell.clock import boot_s, wall_s
 from supervisor.shell.config import Config
 from supervisor.shell.dial import Dialer
 
@@ -33,15 +36,20 @@ class Hosted:
     jobs: Jobs
     nodes: Nodes
     desk: Desk
+    place: tuple[str, int]  # where the others find it
+
+
+class Deposed(Exception):
+    """This supd has hosted the coordinator, and another one does so since."""
 
 
 class Role:
-    """Takes the part that supd.toml gives this node, once that can be told."""
+    """Takes the part that supd.toml, or the operator, gives this node, once that can be told."""
 
     def __init__(
         self,
         config: Config,
-        journal: Journal,
+        leadership: Leadership,
         node: Node,
         hosting: Hosting,
         door: Door,
@@ -50,7 +58,8 @@ class Role:
     ) -> None:
         """`start` are identity and incarnation of this supd."""
         self._config = config
-        self._journal = journal
+        self._leadership = leadership
+        self._journal = leadership.journal
         self._node = node
         self._hosting = hosting
         self._door = door
@@ -61,7 +70,7 @@ class Role:
         self._link: FleetLink | None = None
         self.hosted: Hosted | None = None  # None: this supd does not host, or that is not known yet
         self.is_taken = asyncio.Event()
-        door.handlers[Probe] = Answerer(config.node, self._identity).take
+        door.handlers[Probe] = Answerer(config.node, self._identity, self._known_host).take
         door.handlers[Hello] = self._refuse_runner
         door.handlers[Join] = self._refuse_node
 
@@ -70,7 +79,8 @@ class Role:
         if self._link is None and not self._config.join:
             return "it has only just begun"
         if self._link is None:
-            return f"it is not known which node hosts: {self._config.join[0].host} is not resolved yet"
+            first = self._config.join[0].host
+            return f"it is not known yet which node hosts: {first} is looked up, and the others are asked"
         return self._link.host or self._link.refusal() or self._link.why
 
     def active_runs(self) -> int:
@@ -82,57 +92,66 @@ class Role:
         which those of this machine come to it."""
         self._port = port
         self._facts = await asyncio.to_thread(node_facts)
-        match await self._hosting.settled():
-            case Hosts(own_address):
-                await self._host(own_address, host)
-            case Joins(entries):
-                self._link = FleetLink(entries, self._hosting, self._dialer, self._node, self._join)
-                self.is_taken.set()
-                await self._host((await self._join_until_it_hosts(self._link)).own_address, host)
+        while True:
+            match await self._leadership.settled((host, port)):
+                case Hosts(own_address):
+                    await self._host(own_address, host)
+                case Joins(entries):
+                    await self._join_until_it_hosts(entries)
 
-    async def _join_until_it_hosts(self, link: FleetLink) -> Hosts:
+    async def _join_until_it_hosts(self, entries: tuple[JoinEntry, ...]) -> None:
+        epoch = await self._journal.epoch()
+        self._link = FleetLink(entries, self._hosting, self._dialer, self._node, self._join, epoch)
+        self.is_taken.set()
         async with asyncio.TaskGroup() as group:
-            linked = group.create_task(link.run(), name="link")
-            hosts = await self._hosting.comes_to_host()
+            linked = group.create_task(self._link.run(), name="link")
+            await self._hosting.comes_to_host()
             linked.cancel()
         self._link = None
-        return hosts
 
-    async def _host(self, own_address: str, host: str) -> None:
+    async def _host(self, own_address: str, host: str) -> NoReturn:
+        """Raises Deposed once another node hosts."""
         config = self._config
         jobs = Jobs(
             self._journal,
             config.logs_dir,
-            await self._journal.next_epoch(),
+            await self._leadership.begin(),
             on_wanted=lambda run, wanted: nodes.want(run, wanted),
             on_unlinked=self._on_runner_unlinked,
-            place=None if config.join else (host, self._port),
+            on_epoch=lambda epoch: nodes.on_epoch(epoch),
+            before_epoch=self._yield_to_another,
+            timing=config.timing,
+            keeps_isolated=config.on_isolation == "keep",
         )
+        starting = Starting(jobs, self._journal, None if config.join else (host, self._port))
         own = self._join(own_address=own_address)
         nodes = Nodes(jobs, self._journal, own, self._node, Prober(self._dialer, config.fleet))
-        desk = Desk(jobs, self._journal, Fetcher(nodes, self._dialer, config.fleet), config.node, config.labels)
+        fetcher = Fetcher(nodes, self._dialer, config.fleet)
+        desk = Desk(jobs, starting, nodes, self._journal, fetcher, config.node, config.labels)
+        members = Members(jobs, self._door)
         stored, known = await self._journal.runs(), await self._journal.nodes()
         async with asyncio.TaskGroup() as group:
             group.create_task(jobs.run(stored), name="jobs")
             group.create_task(nodes.run(known), name="nodes")
+            group.create_task(members.run(), name="members")
             await asyncio.sleep(0)  # every run is known before the first runner is heard
-            self._door.handlers[Hello] = Members(jobs, self._door).take
+            self._door.handlers[Hello] = members.take
             self._door.handlers[Join] = nodes.take
-            await self._publish(host)
-            self.hosted = Hosted(jobs, nodes, desk)
+            await self._node.publish_as_host(host, self._port)
+            self.hosted = Hosted(jobs, nodes, desk, (own.address, own.port))
             self.is_taken.set()
+            await self._leadership.ended(lambda: jobs.epoch)
+            raise Deposed
+
+    async def _yield_to_another(self, epoch: int) -> None:
+        """Who has heard of another coordinator may have heard one that leads. Raises Deposed."""
+        if await self._leadership.is_over(epoch):
+            raise Deposed
 
     def _on_runner_unlinked(self, node: str) -> None:
         """Where its runner was of this node, it may have ended."""
         if node == self._config.node:
             self._node.runners.look_soon()
-
-    async def _publish(self, host: str) -> None:
-        try:
-            await self._node.publish(host, self._port)
-        except OSError as exc:
-            what = f"cannot tell runners where the coordinator is: {exc}"
-            raise Refused("F035", what, hint="see that its disk has room") from exc
 
     def _join(self, link_side: str = "", own_address: str = "") -> Join:
         """What this node says of itself, by what it sees of its own address."""
@@ -152,11 +171,28 @@ class Role:
 
     # --- before it is known, and where another one hosts -------------------------------------------------------------
 
+    def _known_host(self) -> KnownHost | None:
+        """Who hosts, as this node knows it."""
+        if self.hosted is None:
+            return None if self._link is None else self._link.known(self._node.answered)
+        address, port = self.hosted.place
+        return KnownHost(
+            node=self._config.node,
+            identity=self._identity,
+            address=address,
+            port=port,
+            epoch=self.hosted.jobs.epoch,
+        )
+
     def _refuse_runner(self, channel: Channel, hello: Hello) -> None:
+        if hello.answered_s is not None:
+            self._node.answered = max(self._node.answered, (hello.epoch, boot_s() - hello.answered_s))
         self._door.reject(channel, f"{self._config.node} does not host the coordinator")
 
-    def _refuse_node(self, channel: Channel, join: Join) -> None:
+    def _refuse_node(self, channel: Channel, _join: Join) -> None:
+        known = self._known_host()
         first = self._config.join[0].text if self._config.join else "nothing"
         message = f'{self._config.node} does not host the coordinator: its `[fleet] join` begins with "{first}"'
-        channel.send(encode(JoinRefused(code=ELSEWHERE, message=message, hint="it is the same on every node")))
+        hint = "it is the same on every node" if known is None else f"{known.node} does, as far as it knows"
+        channel.send(encode(JoinRefused(code=ELSEWHERE, message=message, hint=hint, host=known)))
         channel.close()

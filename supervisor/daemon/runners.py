@@ -165,6 +165,7 @@ class Runners:
             orphan_wait_s=self._config.orphan_wait_s,
             linger_s=self._config.linger_s,
             address=self.address,
+            witness_ports=self._config.runner_ports,
             beats_dir=str(beats_dir.choose(run_dir, ready.incarnation)),
         )
         assert ready.guard.stdin is not None

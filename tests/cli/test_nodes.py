@@ -6,7 +6,19 @@ from collections.abc import Iterable
 import pytest
 
 from protocol.exit_code import ExitCode
-from protocol.messages.control import End, Failure, GetNodes, LogChunk, Nodes, NodeStatus, Notice, RankStatus, Request
+from protocol.messages.control import (
+    DeclareLost,
+    Done,
+    End,
+    Failure,
+    GetNodes,
+    LogChunk,
+    Nodes,
+    NodeStatus,
+    Notice,
+    RankStatus,
+    Request,
+)
 from tests.cli.conftest import Daemon, Script, Step, Supctl, a_run, one_run
 from tests.cli.json_check import problems
 
@@ -48,6 +60,8 @@ def with_nodes(*rest: Step, nodes: tuple[NodeStatus, ...] = FLEET) -> Script:
     others = one_run(RUN, *rest)
 
     def script(request: Request) -> Iterable[Step]:
+        if isinstance(request, DeclareLost):
+            return [Done()]
         if not isinstance(request, GetNodes):
             return others(request)
         chosen = tuple(node for node in nodes if request.node in ("", node.node))

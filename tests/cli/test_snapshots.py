@@ -9,7 +9,7 @@ To add a case, write it into CASES; after a change that is meant, write them ane
 import os
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from protocol.messages.control import (
     End,
     EventRecord,
     Failure,
+    GetNodes,
     Incident,
     LogChunk,
     RankStatus,
@@ -30,7 +31,7 @@ from protocol.messages.control import (
     Statuses,
 )
 from tests.cli.conftest import Daemon, Script, Supctl, a_run, one_run
-from tests.cli.test_nodes import with_nodes
+from tests.cli.test_nodes import a_node, with_nodes
 
 FOLDER = Path(__file__).parent / "snapshots"
 
@@ -166,6 +167,29 @@ def checks(request: Request) -> list[object]:
     return [Done(run="llama@1a2b3c")]
 
 
+AFTER_A_LOSS = (
+    a_node("gpu-1", is_host=True, clock_off_s=None, seen_s=None, runs=("hello@1a2b3c",)),
+    a_node("gpu-2", state="suspect", note="the runner of hello has been silent for 4 s", runs=("hello@1a2b3c",)),
+    a_node(
+        "gpu-3",
+        state="unreachable",
+        note="the runner of hello is reached only by way of a witness",
+        runs=("hello@1a2b3c",),
+    ),
+    a_node("gpu-4", state="lost", note="was lost to hello, and not heard since", seen_s=75.0),
+    a_node("gpu-5", state="fenced", note="the runner of hello had no answer for 4.5 s and ended its ranks"),
+)
+
+
+def waits_for_proof(request: Request) -> Iterable[object]:
+    """A run without witnesses, on a node that is silent."""
+    proof = "the word of its supd that its ranks are gone, or yours: supctl node lost gpu-2"
+    waiting = f"proof for gpu-2 (silent for 400 s): {proof}"
+    run = a_run(nodes=("gpu-1", "gpu-2"), nnodes=(2, 2), state="stopping", waiting_for=waiting)
+    nodes = with_nodes(nodes=AFTER_A_LOSS[:2])
+    return nodes(request) if isinstance(request, GetNodes) else one_run(run)(request)
+
+
 BAD_JOB = 'nam = "llama"\n\n[run]\nscript = 3\n\n[stop]\ngrace = 300\n'
 GOOD_JOB = 'name = "llama"\n\n[run]\ncommand = ["true"]\n'
 
@@ -206,6 +230,9 @@ CASES = {
     "ps-dumb-terminal": Case(argv="ps", script=with_ranks(*FEW), columns=80, env={"TERM": "dumb"}),
     "ps-folded": Case(argv="ps", script=with_ranks(*MANY[:19], a_rank(19, step=17_700, silent_s=90.0), *MANY[20:])),
     "nodes-80-columns": Case(argv="nodes", script=with_nodes(), columns=80),
+    "nodes-after-a-loss": Case(argv="nodes", script=with_nodes(nodes=AFTER_A_LOSS), columns=100),
+    "status-of-a-job-that-waits-for-proof": Case(argv="status hello", script=waits_for_proof),
+    "node-lost-without-a-terminal": Case(argv="node lost gpu-4", script=with_nodes(nodes=AFTER_A_LOSS)),
     "status-of-a-job-on-nodes": Case(argv="status hello", script=with_nodes()),
     "describe-node": Case(argv="describe node gpu-2", script=with_nodes()),
     "logs": Case(argv="logs", script=one_run(LLAMA, *LOGS)),

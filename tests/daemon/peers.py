@@ -22,13 +22,14 @@ IDENTITY = "0123456789abcdef"
 
 def free_port(*hosts: str) -> int:
     """A port that is free at all of these addresses just now."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in hosts]
-        sockets[0].bind((hosts[0], 0))
-        port: int = sockets[0].getsockname()[1]
-        for host, other in zip(hosts[1:], sockets[1:], strict=True):
-            other.bind((host, port))
-        return port
+    while True:
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            sockets = [held.enter_context(socket.socket()) for _ in hosts]
+            sockets[0].bind((hosts[0], 0))
+            port: int = sockets[0].getsockname()[1]
+            for host, other in zip(hosts[1:], sockets[1:], strict=True):
+                other.bind((host, port))
+            return port
 
 
 def node_config(folder: Path, node: str, host: str, port: int, join: str = "127.0.0.1") -> Config:

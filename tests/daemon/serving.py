@@ -20,7 +20,8 @@ from protocol.messages.control import (
     decode_greeting,
     decode_reply,
 )
-from supervisor.daemon.app import prepare, serve
+from supervisor.daemon.app import NO_WORD, prepare, serve
+from supervisor.daemon.leadership import Word
 from supervisor.shell.config import Config, load_config
 
 TIMEOUT_S = 60.0
@@ -48,14 +49,14 @@ def _answers(control: Path) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def serving(config: Config) -> AsyncIterator[None]:
+async def serving(config: Config, word: Word = NO_WORD) -> AsyncIterator[None]:
     """supd from its first answer to its end. Its runs are stopped before, also where the test fails."""
     lock = prepare(config)
     stop = asyncio.Event()
     runners = config.state_dir / "runners"
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(serve(config, stop), name="supd")
+            group.create_task(serve(config, stop, word), name="supd")
             await wait_for("supd to listen", lambda: _answers(config.control))
             try:
                 yield

@@ -124,6 +124,7 @@ async def test_a_host_that_is_unknown_is_told_so(short_dir: Path) -> None:
         (["run", "--confg", "x"], "did you mean `--config`?"),
         (["run", "--conf", "x"], "did you mean `--config`?"),
         ([], "COMMAND"),
+        (["run", "--old-is-dead"], "it goes with --coordinator"),
     ],
 )
 def test_a_wrong_command_line_is_told_like_every_other_error(words: list[str], said: str) -> None:
@@ -131,7 +132,7 @@ def test_a_wrong_command_line_is_told_like_every_other_error(words: list[str], s
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("supd: error[F001]: ")
     assert said in done.stderr
-    assert done.stderr.endswith("\n→ supd --help\n")
+    assert done.stderr.endswith(" --help\n")
 
 
 def test_a_wrong_supd_toml_is_shown_with_every_problem_in_its_place(tmp_path: Path) -> None:

@@ -91,6 +91,35 @@ async def test_the_node_hosts_whose_own_address_comes_first(
     assert decision == (Joins(config.join) if expected is None else Hosts(expected))
 
 
+@pytest.mark.parametrize(
+    ("told", "join", "expected"),
+    [
+        (True, (FAR, "127.0.0.2"), Hosts("127.0.0.2")),
+        (True, ("nobody", "127.0.0.2"), Hosts("127.0.0.2")),  # whatever stands before it
+        (True, ("127.0.0.2", FAR), Hosts("127.0.0.2")),
+        (True, (FAR, "nobody"), Unknown("Name or service not known")),
+        (False, ("127.0.0.2", FAR), (FAR,)),  # it does not ask itself
+        (False, (FAR, "127.0.0.2"), (FAR, "127.0.0.2")),
+        (False, ("nobody", FAR), ("nobody", FAR)),
+        (False, ("127.0.0.2",), ("127.0.0.2",)),
+        (False, (), Hosts("")),
+    ],
+)
+async def test_once_the_coordinator_was_moved_the_first_entry_decides_nothing(
+    tmp_path: Path, told: bool, join: tuple[str, ...], expected: Hosts | Unknown | tuple[str, ...]
+) -> None:
+    config = configured(tmp_path, 'peer = "127.0.0.2:29410"', *join)
+    decision = await Hosting(config, Names(resolve), told=told).decide()
+    assert (tuple(e.text for e in decision.entries) if isinstance(decision, Joins) else decision) == expected
+
+
+async def test_a_node_that_is_told_to_host_and_is_not_listed_is_refused(tmp_path: Path) -> None:
+    config = configured(tmp_path, 'peer = "127.0.0.2:29410"', FAR, "127.0.0.3")
+    with pytest.raises(Refused, match=rf"is not in `\[fleet\] join` \({FAR}, 127.0.0.3\)") as caught:
+        await Hosting(config, Names(resolve), told=True).decide()
+    assert caught.value.code == "F309"
+
+
 async def test_of_several_own_addresses_one_that_others_reach_is_given_out(tmp_path: Path) -> None:
     outer = outer_address()
     names = Names(lambda _: ("127.0.0.1", outer))

@@ -2,15 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from protocol.coordinator_events import RosterNode, RunRecord
+from protocol.coordinator_events import RosterNode, RunRecord, Tick
 from protocol.job import Job
 from protocol.job_file import read_job
 from protocol.messages.control import Done, Failure, GetStatus, Resolve, RunStatus, Statuses, StopRun, Watch
+from protocol.timing import DEFAULTS
 from supervisor.daemon.jobs import ROSTER_S, Jobs
 from supervisor.daemon.journal import Journal
+from supervisor.daemon.starting import Starting
 from supervisor.shell.clock import boot_s
 from supervisor.shell.config import Config
 from tests.daemon.serving import ask, config_in, serving, talking, wait_for
@@ -38,11 +40,25 @@ async def ended(config: Config, run: str) -> RunStatus:
     return await status(config, run)
 
 
+async def nobody_else_leads(_epoch: int) -> None:
+    pass
+
+
 @contextlib.asynccontextmanager
 async def coordinating(folder: Path) -> AsyncIterator[tuple[Jobs, Journal]]:
     """The runs of a coordinator, and no supd around it."""
     journal = Journal(folder / "journal.db")
-    jobs = Jobs(journal, folder / "logs", 1, on_wanted=lambda run, nodes: None, on_unlinked=lambda node: None)
+    jobs = Jobs(
+        journal,
+        folder / "logs",
+        1,
+        on_wanted=lambda run, nodes: None,
+        on_unlinked=lambda node: None,
+        on_epoch=lambda epoch: None,
+        before_epoch=nobody_else_leads,
+        timing=DEFAULTS,
+        keeps_isolated=False,
+    )
     try:
         async with asyncio.TaskGroup() as group:
             driving = group.create_task(jobs.run([]))
@@ -146,9 +162,9 @@ async def test_of_a_thousand_nodes_that_come_at_once_the_runs_are_told_a_few_tim
         told.append(len(come))
         return (node,)
 
-    async with coordinating(short_dir) as (jobs, _):
+    async with coordinating(short_dir) as (jobs, journal):
         job = submitted(job_spec())
-        await jobs.start(job.spec, job.submitter, "1")
+        await Starting(jobs, journal, None).start(job.spec, job.submitter, "1")
         before_s = boot_s()
         for number in range(1000):
             come.append(number)
@@ -157,3 +173,23 @@ async def test_of_a_thousand_nodes_that_come_at_once_the_runs_are_told_a_few_tim
         await wait_for("the last change", lambda: told[-1] == 1000)
         assert len(told) <= 2 + (boot_s() - before_s) / ROSTER_S
         assert told[0] < 10, "the first one at once"
+
+
+async def test_a_run_that_is_far_behind_hears_of_the_nodes_later_and_holds_up_nobody(short_dir: Path) -> None:
+    def roster(name: str) -> Callable[[], tuple[RosterNode, ...]]:
+        return lambda: (RosterNode(name, is_up=True, may_come=False, joined=0),)
+
+    failed: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    async with coordinating(short_dir) as (jobs, journal):
+        job = submitted(job_spec())
+        run = await Starting(jobs, journal, None).start(job.spec, job.submitter, "1")
+        machine, driver = jobs.runs[run].machine, jobs.runs[run].driver
+        jobs.on_roster(roster("a"))
+        await wait_for("the run to know a", lambda: machine.rendezvous.is_up("a"))
+        with contextlib.suppress(asyncio.QueueFull):
+            while True:
+                driver.put(Tick())
+        jobs.on_roster(roster("b"))
+        await wait_for("the run to know b", lambda: machine.rendezvous.is_up("b"))
+    assert not failed

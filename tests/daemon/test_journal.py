@@ -46,6 +46,24 @@ async def test_every_epoch_is_above_all_before(tmp_path: Path) -> None:
     assert epochs == [1, 2, 3, 4, 5, 6]
 
 
+async def test_no_epoch_begins_at_or_below_one_that_was_heard_of(tmp_path: Path) -> None:
+    async with journal_at(tmp_path / "j.db") as journal:
+        assert await journal.epoch() == 0
+        assert [await journal.raise_to(7), await journal.raise_to(3)] == [7, 7]
+    async with journal_at(tmp_path / "j.db") as journal:
+        assert [await journal.epoch(), await journal.next_epoch()] == [7, 8]
+
+
+async def test_who_hosts_is_remembered_with_the_epoch_that_said_so(tmp_path: Path) -> None:
+    async with journal_at(tmp_path / "j.db") as journal:
+        assert await journal.is_told_to_host() is None
+    for hosts, epoch, highest in ((True, 4, 4), (False, 6, 6), (True, 2, 6)):
+        async with journal_at(tmp_path / "j.db") as journal:
+            await journal.tell_to_host(hosts, epoch)
+        async with journal_at(tmp_path / "j.db") as journal:
+            assert (await journal.is_told_to_host(), await journal.epoch()) == (hosts, highest)
+
+
 async def test_runs_are_there_again_with_their_newest_record_oldest_first(tmp_path: Path) -> None:
     other = Job(run="k@2", spec=JOB.spec, submitter=JOB.submitter)
     async with journal_at(tmp_path / "j.db") as journal:
@@ -227,3 +245,70 @@ async def test_the_journal_is_its_owners_alone(tmp_path: Path) -> None:
     async with journal_at(tmp_path / "j.db") as journal:
         await journal.next_epoch()
         assert {os.stat(tmp_path / name).st_mode & 0o777 for name in os.listdir(tmp_path)} == {0o600}
+
+
+# --- the journal of another node ---------------------------------------------------------------------------------
+
+
+def node_record(name: str) -> NodeRecord:
+    return NodeRecord(name=name, identity="0" * 16, incarnation=1, address="10.0.0.2", port=29410, joined=0)
+
+
+async def lived(path: Path, node: str, run: str, epochs: int) -> tuple[str, int]:
+    """A journal with one run, event, node and runner; returns its identity."""
+    async with journal_at(path) as journal:
+        start = await journal.next_incarnation()
+        for _ in range(epochs):
+            await journal.next_epoch()
+        await journal.add_run(f"of {node}", Job(run=run, spec=JOB.spec, submitter=JOB.submitter), RunRecord(), 1.0)
+        await journal.add_runner(StoredRunner(f"of-{node}", run, None))
+        journal.save_node(node_record(node))
+        journal.add_event(event(epochs, run), lambda: None)
+    return start
+
+
+async def test_the_coordinators_part_of_another_journal_takes_the_place_of_ours_which_is_kept(tmp_path: Path) -> None:
+    await lived(tmp_path / "a.db", "a", "j@a", epochs=5)
+    identity, _ = await lived(tmp_path / "b.db", "b", "j@b", epochs=2)
+    async with journal_at(tmp_path / "b.db") as journal:
+        assert await journal.take_over(tmp_path / "a.db", tmp_path / "kept.db") == 1
+    async with journal_at(tmp_path / "b.db") as journal:
+        assert [run.run for run in await journal.runs()] == ["j@a"]
+        assert await journal.run_of_request("of a") == "j@a"
+        assert [(event.run, event.id) for event in await journal.events("", 0)] == [("j@a", 1)]
+        assert [node.name for node in await journal.nodes()] == ["a"]
+        assert await journal.epoch() == 5
+        assert [runner.incarnation for runner in await journal.runners()] == ["of-b"]
+        assert (await journal.next_incarnation())[0] == identity
+    async with journal_at(tmp_path / "kept.db") as kept:
+        assert [run.run for run in await kept.runs()] == ["j@b"]
+        assert await kept.epoch() == 2
+
+
+async def test_a_journal_that_had_no_runs_is_not_kept_and_no_epoch_is_lowered(tmp_path: Path) -> None:
+    await lived(tmp_path / "a.db", "a", "j@a", epochs=1)
+    async with journal_at(tmp_path / "b.db") as journal:
+        await journal.raise_to(9)
+        await journal.take_over(tmp_path / "a.db", tmp_path / "kept.db")
+        assert await journal.epoch() == 9
+    assert not (tmp_path / "kept.db").exists()
+
+
+@pytest.mark.parametrize("damage", ["no database", "a row twice"])
+async def test_a_journal_that_cannot_be_taken_over_changes_nothing(tmp_path: Path, damage: str) -> None:
+    await lived(tmp_path / "a.db", "a", "j@a", epochs=5)
+    await lived(tmp_path / "b.db", "b", "j@b", epochs=2)
+    if damage == "no database":
+        (tmp_path / "a.db").write_bytes(b"x" * 4096)
+    else:
+        with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as db, db:
+            db.executescript(
+                "ALTER TABLE nodes RENAME TO old; CREATE TABLE nodes (node TEXT, record BLOB);"
+                "INSERT INTO nodes SELECT * FROM old UNION ALL SELECT * FROM old;"
+            )
+    async with journal_at(tmp_path / "b.db") as journal:
+        with pytest.raises(Refused, match="journal"):
+            await journal.take_over(tmp_path / "a.db", tmp_path / "kept.db")
+        await journal.next_epoch()  # what is written next takes nothing of it along
+    async with journal_at(tmp_path / "b.db") as journal:
+        assert ([run.run for run in await journal.runs()], await journal.epoch()) == (["j@b"], 3)

@@ -20,10 +20,10 @@ from protocol.messages.member import Assignment
 from supervisor.daemon import log_sources
 from supervisor.daemon.door import Door
 from supervisor.daemon.fetch import Fetcher
-from supervisor.daemon.jobs import Run
 from supervisor.daemon.local_files import LocalFiles
 from supervisor.daemon.log_merge import Merge
 from supervisor.daemon.log_sources import Sources
+from supervisor.daemon.run import Run
 from supervisor.shell.channel import Channel
 from supervisor.shell.dial import Dialer
 from supervisor.shell.driver import Driver

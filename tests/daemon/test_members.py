@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from protocol.framing import MAX_FRAME_BYTES, FrameDecoder, encode_frame
+from protocol.ids import EPOCH_MAX
 from protocol.messages import encode
 from protocol.messages.control import Done, GetStatus, Statuses
 from protocol.messages.member import (
@@ -20,11 +21,13 @@ from protocol.messages.member import (
     RankReport,
     Rejected,
     Renewal,
+    RenewalOf,
     SpawnFailure,
     ToRunner,
     Welcome,
     decode_to_runner,
 )
+from protocol.messages.member import Testimony as Told  # pytest takes what begins with Test for a test
 from protocol.versions import VERSIONS
 from supervisor.daemon import door
 from supervisor.shell.config import Config
@@ -88,7 +91,9 @@ def hello(config: Config, run: str, /, **changed: Any) -> Hello:
     [
         ({"versions": (98, 99)}, "this supd speaks versions (1,), the runner (98, 99)"),
         ({"fleet": "other"}, "a is of fleet default, not of other"),
-        ({"run": "gone@123456"}, "run gone@123456 is not known here"),
+        ({"epoch": 2**63}, "there is no epoch 9223372036854775808"),
+        ({"epoch": 2**62}, "there is no epoch 4611686018427387904"),
+        ({"epoch": EPOCH_MAX}, "there is no epoch 1000000000000000"),
     ],
 )
 async def test_a_runner_that_does_not_fit_is_told_why_and_left_alone(
@@ -210,6 +215,19 @@ def random_renewal(rng: random.Random) -> Renewal:
     )
 
 
+def random_message(rng: random.Random) -> Renewal | RenewalOf | Told:
+    """What a runner says of itself, or of another one."""
+    renewal, node, incarnation = random_renewal(rng), rng.choice(["stranger", "x"]), f"{rng.randrange(3):016x}"
+    match rng.randrange(4):
+        case 0:
+            return RenewalOf(node=node, incarnation=incarnation, renewal=renewal)
+        case 1:
+            number, word_s = rng.randrange(3), rng.choice([None, -1.0, 1e308, float("nan")])
+            return Told(number=number, node=node, incarnation=incarnation, word_s=word_s)
+        case _:
+            return renewal
+
+
 async def test_a_runner_that_lies_ends_its_run_at_worst_and_never_supd(short_dir: Path) -> None:
     config, rng = config_in(short_dir), random.Random(7)
     async with serving(config):
@@ -220,7 +238,7 @@ async def test_a_runner_that_lies_ends_its_run_at_worst_and_never_supd(short_dir
                 async with calling(config) as caller:
                     node = config.node if rng.random() < 0.9 else "stranger"
                     caller.say(hello(config, started.run, incarnation=f"{rng.randrange(3):016x}", node=node))
-                    caller.say(*(random_renewal(rng) for _ in range(15)))
+                    caller.say(*(random_message(rng) for _ in range(15)))
                     await caller.hear()
         assert await answers(config)
     async with serving(config):  # and the next supd can read what this one has kept

@@ -105,7 +105,7 @@ async def test_a_node_that_is_refused_again_and_again_is_logged_once(short_dir: 
 
 def test_nodes_are_listed_in_the_natural_order_of_their_names() -> None:
     joined = [NodeStatus(node=name, state="ready", address=OTHER, port=1) for name in ("n10", "n9", "a", "n1")]
-    assert [node.node for node in with_runs(joined, [])] == ["a", "n1", "n9", "n10"]
+    assert [node.node for node in with_runs(joined, [], 0.0)] == ["a", "n1", "n9", "n10"]
 
 
 def test_trouble_of_the_coordinators_disk_is_that_of_the_host() -> None:
@@ -113,7 +113,7 @@ def test_trouble_of_the_coordinators_disk_is_that_of_the_host() -> None:
         NodeStatus(node=name, state="ready", address=OTHER, port=1, is_host=name == "a", note=f"of {name}")
         for name in "ab"
     ]
-    assert [node.note for node in with_runs(joined, [], "it is full")] == ["of a; it is full", "of b"]
+    assert [node.note for node in with_runs(joined, [], 0.0, "it is full")] == ["of a; it is full", "of b"]
 
 
 async def test_a_node_that_nobody_can_reach_is_refused_with_its_address_and_why(short_dir: Path) -> None:

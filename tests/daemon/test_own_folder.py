@@ -5,9 +5,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from protocol.coordinator_events import RunRecord
+from protocol.errors import Refused
 from supervisor.daemon.journal import StoredRunner
 from supervisor.daemon.own_folder import see_that_it_is_our_own
 from tests.daemon.test_journal import JOB, journal_at
@@ -48,6 +50,31 @@ async def test_a_copy_is_a_node_of_its_own_and_knows_nothing_of_the_runners_of_t
         assert [stored.run for stored in await journal.runs()] == ["j@1"], "a job is a job wherever it is written"
     assert not (tmp_path / "b" / "runners").exists(), "a lock that is free there proves nothing"
     assert await begin(tmp_path / "a") == (identity, 2)
+
+
+async def test_a_copy_may_host_only_where_the_first_entry_says_so(tmp_path: Path) -> None:
+    await with_a_runner(tmp_path / "a")
+    async with journal_at(tmp_path / "a" / "journal.db") as journal:
+        await journal.tell_to_host(True, 4)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    await begin(tmp_path / "b")
+    async with journal_at(tmp_path / "b" / "journal.db") as journal:
+        assert (await journal.is_told_to_host(), await journal.epoch()) == (None, 4)
+
+
+async def test_another_nodes_journal_in_place_of_our_own_moves_no_coordinator(tmp_path: Path) -> None:
+    identity, _ = await with_a_runner(tmp_path / "a")
+    _, before = await with_a_runner(tmp_path / "b")
+    (tmp_path / "b" / "journal.db").rename(tmp_path / "own")
+    shutil.copy(tmp_path / "a" / "journal.db", tmp_path / "b" / "journal.db")
+    async with journal_at(tmp_path / "b" / "journal.db") as journal:
+        with pytest.raises(Refused, match="is of another state folder") as caught:
+            await see_that_it_is_our_own(tmp_path / "b", journal, is_moving=True)
+        assert (await journal.next_incarnation())[0] == identity, "nothing was changed in it"
+    assert (caught.value.code, str(tmp_path / "b" / "moved") in caught.value.hint) == ("F311", True)
+    assert (tmp_path / "b" / "runners" / "aa.lock").exists()
+    (tmp_path / "own").rename(tmp_path / "b" / "journal.db")
+    assert (await begin(tmp_path / "b"))[1] == before + 1
 
 
 async def test_a_folder_that_is_moved_stays_itself(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from protocol.messages.control import (
     Watch,
     decode_reply,
 )
-from supervisor.daemon import jobs
+from supervisor.daemon import starting
 from supervisor.shell.config import Config
 from tests.daemon.serving import Client, ask, config_in, serving, talking, wait_for
 from tests.daemon.test_control import start
@@ -258,7 +258,7 @@ async def test_a_job_that_can_never_run_stops_nothing(short_dir: Path) -> None:
 async def test_a_run_that_is_not_gone_in_time_is_not_waited_for_any_longer(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "MAKE_WAY_S", -29.5)  # half a second of the 30 of grace
+    monkeypatch.setattr(starting, "MAKE_WAY_S", -29.5)  # half a second of the 30 of grace
     config = config_in(short_dir)
     async with serving(config):
         old = await stubborn(config)

@@ -10,6 +10,7 @@ from protocol.coordinator_events import StopRequested
 from protocol.framing import FrameDecoder
 from protocol.messages.control import NodeStatus, RunStatus, Statuses, Watch, decode_reply
 from supervisor.daemon.fetch import Fetcher
+from supervisor.daemon.starting import Starting
 from supervisor.daemon.watcher import LOOK_MAX_S, LOOK_MIN_S, Watcher
 from supervisor.shell.channel import Channel
 from supervisor.shell.clock import boot_s
@@ -62,7 +63,7 @@ async def test_a_run_with_many_runners_is_told_a_few_times_a_second_and_its_end_
 ) -> None:
     async with coordinating(short_dir) as (jobs, journal), asyncio.TaskGroup() as group:
         job = submitted(job_spec())
-        run = jobs.find(await jobs.start(job.spec, job.submitter, "1"))
+        run = jobs.find(await Starting(jobs, journal, None).start(job.spec, job.submitter, "1"))
         transport = Sent()
         run.channels |= dict.fromkeys(map(str, range(runners)), channel := to_client(transport))
         fetcher = Fetcher(NoNodes(), Dialer(ssl.create_default_context(), lambda _: None), "default")

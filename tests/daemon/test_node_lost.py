@@ -1,0 +1,100 @@
+"""supervisor/daemon/nodes.py: an operator gives a node up."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from protocol.messages.control import DeclareLost, Done, Failure, GetNodes, Nodes
+from protocol.messages.fleet import Joined, decode_to_node
+from protocol.messages.member import Answer, Offer, Renewal, Run, Welcome
+from protocol.timing import Timing
+from supervisor.daemon.journal import Journal
+from supervisor.shell.config import Config
+from tests.daemon.peers import answering, free_port, join_of, node_config
+from tests.daemon.peers import calling as calling_as_node
+from tests.daemon.serving import TIMEOUT_S, ask, serving
+from tests.daemon.test_control import start
+from tests.daemon.test_members import calling, hello
+from tests.daemon.test_nodes import HOST, OTHER, events, hosting, joined
+
+FAST = Timing(renew_s=0.4, alone_s=0.8, suspect_s=1.2, fence_s=1.5, ttl_s=2.0, word_s=0.8)
+
+
+async def refused(config: Config, node: str) -> Failure:
+    reply = await ask(config.control, DeclareLost(node=node))
+    assert isinstance(reply, Failure), reply
+    return reply
+
+
+async def state_of(config: Config, node: str) -> str:
+    reply = await ask(config.control, GetNodes(node=node))
+    assert isinstance(reply, Nodes), reply
+    return reply.nodes[0].state
+
+
+async def gone(config: Config, node: str) -> None:
+    """Wait until it is noticed that a node's connection has ended."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while await state_of(config, node) == "ready":
+            pass
+
+
+async def test_a_node_that_answers_is_not_given_up_and_neither_is_one_that_is_not_there(short_dir: Path) -> None:
+    async with hosting(short_dir) as config, joined(config):
+        for node in ("a", "b"):
+            refusal = await refused(config, node)
+            assert (refusal.code, refusal.message) == ("F115", f"{node} is not lost: supd answers there")
+        refusal = await refused(config, "c")
+        assert (refusal.code, refusal.exit_code) == ("F112", 3)
+
+
+async def test_a_node_that_nobody_waits_for_may_be_given_up_and_that_is_written_down(short_dir: Path) -> None:
+    async with hosting(short_dir) as config:
+        async with joined(config):
+            pass
+        await gone(config, "b")
+        assert await ask(config.control, DeclareLost(node="b")) == Done(run="")
+        other = "f" * 16
+        async with answering(config, OTHER, identity=other) as port, calling_as_node(config) as peer:
+            peer.say(join_of(config, OTHER, port, identity=other))
+            frame = await peer.frame()
+            assert frame is not None
+            assert isinstance(decode_to_node(frame), Joined), "its name is free at once"
+    journal = Journal(config.state_dir / "journal.db")
+    told = [event for event in await journal.events("", 0) if event.kind == "operator.node_lost"]
+    journal.close()
+    assert [event.detail["node"] for event in told] == ["b"]
+
+
+async def test_a_run_goes_on_without_a_node_on_the_word_of_an_operator_but_not_while_its_runner_answers(
+    short_dir: Path,
+) -> None:
+    config = replace(node_config(short_dir, "a", HOST, free_port(HOST, OTHER)), timing=FAST)
+    async with serving(config), joined(config) as node:
+        settings = ("topology.nnodes=2", "restart.policy=on-failure")
+        job = msgspec.structs.replace(start("1"), settings=settings, allow_mixed=True)
+        started = await ask(config.control, job)
+        assert isinstance(started, Done), started
+        run = started.run
+        await node.order(lambda order: order.wanted)
+        async with calling(config) as runner:
+            runner.say(hello(config, run, node="b"))
+            assert isinstance(await runner.hear(), Welcome)
+            runner.say(Renewal(number=1, offer=Offer(slots=1, address=OTHER, port=4000)))
+            async with asyncio.timeout(TIMEOUT_S):
+                while not isinstance(answer := await runner.hear(), Answer) or not isinstance(answer.order, Run):
+                    assert answer is not None
+            node.peer.writer.transport.abort()
+            await gone(config, "b")
+            refusal = await refused(config, "b")
+            assert refusal.message == f"b is not lost: the runner of {run} answers there"
+        async with asyncio.timeout(TIMEOUT_S):
+            while isinstance(reply := await ask(config.control, DeclareLost(node="b")), Failure):
+                assert reply.code == "F115"  # a silence that has just begun is none
+        assert reply == Done(run="", runs=(run,))
+        assert await state_of(config, "b") == "lost"
+        kinds = [event.kind for event in await events(config, run)]
+        assert ("operator.node_lost" in kinds, "node.lost" in kinds) == (True, True)
+        assert await ask(config.control, DeclareLost(node="b")) == Done(run=""), "again: nobody waits for it"

@@ -16,7 +16,7 @@ Make = Callable[[Random], Any]
 
 WORDS: dict[str, tuple[str, ...]] = {
     "node": ("a", "b", "c", "z"),
-    "run": ("train@000001", "train@000001", "other@000002", ""),
+    "run": ("train@000001", "train@000001", "other@000002", "third@000003", ""),
     "runs": ("train@000001", "other@000002"),
     "wanted": ("train@000001", "other@000002"),
     "incarnation": ("a1", "b1", "c1", "a2"),
@@ -70,12 +70,12 @@ def _maker(kind: kinds.Type, name: str) -> Make:
             return lambda rng: rng.choice(words)
         case kinds.IntType():
             limits = [i for i in (kind.ge, kind.le) if i is not None]
-            ints = [i for i in INTS if (kind.ge is None or i >= kind.ge) and (kind.le is None or i <= kind.le)]
+            ints = [i for i in INTS if _is_between(i, kind)]
             usual = [i for i in NUMBERS.get(name, (0, 1, 2, 3)) if i in ints] or ints
             return _mostly(usual, [*ints, *limits])
         case kinds.FloatType():
-            floats = [f for f in FLOATS if (kind.ge is None or f >= kind.ge) and (kind.le is None or f <= kind.le)]
-            return _mostly((0.0, 0.5, 60.0), floats)
+            usual_floats = [f for f in (0.0, 0.5, 60.0) if _is_between(f, kind)]
+            return _mostly(usual_floats, [f for f in FLOATS if _is_between(f, kind)])
         case kinds.StrType():
             usual_texts = [t for t in WORDS.get(name, ("", "word", "longer words")) if _is_within(t, kind)]
             return _mostly(usual_texts, [t for t in TEXTS if _is_within(t, kind)] or usual_texts)
@@ -100,6 +100,16 @@ def _maker(kind: kinds.Type, name: str) -> Make:
             return lambda rng: rng.choice(choices)(rng)
         case _:
             raise AssertionError(f"nothing of kind {kind}")
+
+
+def _is_between(number: float, kind: kinds.IntType | kinds.FloatType) -> bool:
+    """Whether it keeps the limits of its type."""
+    return (
+        (kind.ge is None or number >= kind.ge)
+        and (kind.gt is None or number > kind.gt)
+        and (kind.le is None or number <= kind.le)
+        and (kind.lt is None or number < kind.lt)
+    )
 
 
 def _is_within(text: str, kind: kinds.StrType) -> bool:

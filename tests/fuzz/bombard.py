@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from protocol.errors import RemoteProtocolError
 from protocol.framing import FrameDecoder, encode_frame
+from protocol.job import JobSpec, Submitter
 from protocol.messages import encode
 from protocol.messages.control import (
     CONTROL_VERSION,
@@ -36,10 +37,23 @@ from protocol.messages.fleet import (
     Visit,
     decode_first,
 )
-from protocol.messages.member import Answer, Hello, Order, Renewal, Wait, decode_to_runner
+from protocol.messages.member import (
+    Answer,
+    Hello,
+    JobTold,
+    JobWanted,
+    Order,
+    Question,
+    Renewal,
+    RenewalOf,
+    Testimony,
+    Wait,
+    Welcome,
+    decode_to_runner,
+)
 from tests.fuzz.anything import anything
-from tests.fuzz.host import JOIN, RUNS, Loop, Wire, serving_in_memory
-from tests.fuzz.machines import plausible
+from tests.fuzz.host import JOIN, RUNS, UNKNOWN, Loop, Wire, elsewhere, serving_in_memory
+from tests.fuzz.machines import NODES, plausible
 from tests.fuzz.mangle import mangled
 
 FRAMES_A_ROUND = 5000
@@ -62,6 +76,11 @@ ASTRAY = 0.05
 
 Say = Callable[[Random], object]
 
+any_renewal: Say = anything(Renewal)
+any_renewal_of: Say = anything(RenewalOf)
+any_testimony: Callable[[Random], Testimony] = anything(Testimony)
+any_spec: Callable[[Random], JobSpec] = anything(JobSpec)
+any_submitter: Callable[[Random], Submitter] = anything(Submitter)
 any_from_peer: Say = anything(FromPeer)
 any_hello: Callable[[Random], Hello] = anything(Hello)
 any_request: Callable[[Random], Request] = anything(Request)
@@ -77,6 +96,26 @@ def _hello(rng: Random) -> Hello:
     return hello if rng.random() < 0.2 else replace(hello, fleet="default", versions=(1,))
 
 
+def _of_a_runner(rng: Random) -> object:
+    """Mostly of itself; else of others, and what it may have been asked for."""
+    dice = rng.random()
+    if dice < 0.6:
+        return any_renewal(rng)
+    return any_renewal_of(rng) if dice < 0.8 else any_testimony(rng) if dice < 0.99 else _job_told(rng)
+
+
+def _job_told(rng: Random) -> JobTold:
+    """A job for other nodes, mostly of the run that supd does not know, now and then with a table of anything."""
+    job = elsewhere(UNKNOWN if rng.random() < 0.9 else rng.choice(RUNS))
+    dice = rng.random()
+    if dice < 0.3:
+        name = rng.choice([name for name in JobSpec.__struct_fields__ if name != "topology"])
+        job = replace(job, spec=replace(job.spec, **{name: getattr(any_spec(rng), name)}))
+    elif dice < 0.5:
+        job = replace(job, submitter=any_submitter(rng))
+    return JobTold(job=job)
+
+
 def _join(rng: Random) -> Join:
     join = any_join(rng)
     return join if rng.random() < 0.2 else replace(join, fleet="default", versions=(1,), join=(JOIN,))
@@ -89,7 +128,7 @@ def a_request(rng: Random) -> Request:
 
 
 CONVERSATIONS: dict[str, tuple[str, tuple[Say, ...], Say]] = {
-    "runner": ("peers", (_hello,), anything(Renewal)),
+    "runner": ("peers", (_hello,), _of_a_runner),
     "node": ("peers", (_join,), anything(NodeReport)),
     "client of another node": ("peers", (anything(Visit), _greeting), a_request),
     "client": ("control", (_greeting,), a_request),
@@ -128,6 +167,7 @@ class Talk:
         self._said = 0
         self._patience = PATIENCE if rng.random() < 0.8 else 0  # turns that it waits for the answer to its first words
         self._order: Order = Wait()  # that a runner heard last
+        self._asked: Question | JobWanted | None = None  # that it was asked last, and has not answered
         self._heard = FrameDecoder()
         self.wire = loop.wire(door, self._on_write)
 
@@ -142,12 +182,12 @@ class Talk:
         self._said += 1
         is_astray = rng.random() < ASTRAY
         message = (rng.choice(EVERYTHING) if is_astray else say)(rng)
-        if isinstance(message, Renewal) and rng.random() < 0.7:
-            message = plausible(rng, self._order)
+        if isinstance(message, Renewal | RenewalOf) and rng.random() < 0.7:
+            message = self._plausible(rng, message)
         if isinstance(message, Join):
             self._answers.joined[message.address, message.port] = message
         data = encode_frame(encode(message))
-        is_mangled = rng.random() < MANGLED
+        is_mangled = rng.random() < MANGLED and not isinstance(message, JobTold)  # it must not become one for this node
         if is_mangled:
             data = mangled(data, rng)
         cut = rng.randrange(len(data) + 1)
@@ -156,12 +196,25 @@ class Talk:
         how = "mangled" if is_mangled else "astray" if is_astray else "in order"
         return f"{self.kind}: {how}, {'ended' if self.wire.is_closing() else 'read'}"
 
+    def _plausible(self, rng: Random, message: Renewal | RenewalOf) -> object:
+        """What fits what was heard."""
+        asked, self._asked = self._asked, None
+        match asked:
+            case JobWanted():
+                return _job_told(rng)
+            case Question(number=number, node=node, incarnation=incarnation):
+                return replace(any_testimony(rng), number=number, node=node, incarnation=incarnation)
+            case None:
+                said = plausible(rng, self._order, rng.choice(NODES), ahead=rng.randint(1, 3))
+                return said if isinstance(message, Renewal) else replace(message, renewal=said)
+
     def _on_write(self, wire: Wire, data: bytes) -> None:
         self._patience = 0
         for payload in self._heard.feed(data):
             with contextlib.suppress(RemoteProtocolError):  # it is no runner, or has lied about that
                 message = decode_to_runner(payload)
                 self._order = message.order if isinstance(message, Answer) else self._order
+                self._asked = message if isinstance(message, Question | JobWanted) else self._asked
 
 
 async def bombard(loop: Loop, rng: Random, frames: int) -> Counter[str]:
@@ -187,34 +240,44 @@ async def bombard(loop: Loop, rng: Random, frames: int) -> Counter[str]:
 
 
 async def check(loop: Loop) -> None:
-    """See that supd has met nothing that it did not expect, and that it answers a client that behaves, from its memory
-    and from its disk."""
+    """See that supd has met nothing that it did not expect, that it answers a client that behaves, from its memory and
+    from its disk, and that a runner which behaves is welcome."""
     statuses = await ask(loop, GetStatus(), 1)
     assert [type(reply) for reply in statuses] == [Statuses]
     assert {status.run for reply in statuses if isinstance(reply, Statuses) for status in reply.runs} >= {*RUNS}
     assert [
         type(reply) for reply in await ask(loop, Watch(run=RUNS[0], follow=False, events=True, after_event=LATE), 1)
     ] == [End]
+    hello = Hello(versions=(1,), fleet="default", node="c", run=RUNS[0], incarnation="of c", epoch=loop.epoch)
+    welcome = decode_to_runner((await _hear(loop, "peers", (hello,), 1))[0])
+    assert isinstance(welcome, Welcome)
+    loop.epoch = welcome.epoch
     assert loop.errors == []
 
 
 async def ask(loop: Loop, request: Request, replies: int) -> list[ControlReply]:
     """What supd answers to a request; so many replies are awaited."""
+    frames = await _hear(loop, "control", (_greeting(Random(0)), request), replies + 1)
+    return [decode_reply(frame) for frame in frames[1:]]
+
+
+async def _hear(loop: Loop, door: str, said: Iterable[object], count: int) -> list[bytes]:
+    """The first so many frames, or more, that come back where this is said."""
     frames, has_come = list[bytes](), asyncio.Event()
     decoder = FrameDecoder()
 
     def on_write(wire: Wire, data: bytes) -> None:
         frames.extend(decoder.feed(data))
-        if len(frames) > replies:
+        if len(frames) >= count:
             has_come.set()
 
-    wire = loop.wire("control", on_write)
-    for message in (_greeting(Random(0)), request):
+    wire = loop.wire(door, on_write)
+    for message in said:
         wire.say(encode_frame(encode(message)))
     async with asyncio.timeout(TIMEOUT_S):
         await has_come.wait()
     wire.close()
-    return [decode_reply(frame) for frame in frames[1:]]
+    return frames
 
 
 def play_round(folder: Path, seed: str, frames: int) -> Counter[str]:

@@ -27,6 +27,9 @@ JOIN = "host:29410"
 RUNS = ("train@000001", "other@000002")
 """Runs of this supd; both are for other nodes only."""
 
+UNKNOWN = "third@000003"
+"""A run that it knows nothing of, unless a runner tells its job."""
+
 
 class Wire(asyncio.Transport):
     """One connection: what supd writes is kept, what we say is read at once."""
@@ -82,6 +85,7 @@ class Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[str] = []
+        self.epoch = 0  # that a runner which behaves has heard of
         self.answer: Callable[[str, int, bytes], bytes] | None = None  # what a node there says to a frame
         self._factories: dict[str, Callable[[], asyncio.Protocol]] = {}
         self._tcp = socket.socket()
@@ -147,11 +151,15 @@ async def add_runs(config: Config) -> None:
     journal = Journal(config.state_dir / "journal.db")
     try:
         for run in RUNS:
-            topology = TopologyTable(nnodes=(1, 2), nproc_per_node=2, exclude=(NAME,))
-            spec = JobSpec(name=run.partition("@")[0], run=RunTable(script="t.py"), topology=topology)
-            await journal.add_run(run, submitted(spec, run), RunRecord(), 0.0)
+            await journal.add_run(run, elsewhere(run), RunRecord(), 0.0)
     finally:
         journal.close()
+
+
+def elsewhere(run: str) -> Job:
+    """The job of a run that is for other nodes only."""
+    topology = TopologyTable(nnodes=(1, 2), nproc_per_node=2, exclude=(NAME,))
+    return submitted(JobSpec(name=run.partition("@")[0], run=RunTable(script="t.py"), topology=topology), run)
 
 
 def submitted(spec: JobSpec, run: str) -> Job:

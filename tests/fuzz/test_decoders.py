@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import RemoteProtocolError
 from protocol.framing import HEADER_BYTES, MAX_FRAME_BYTES, FrameDecoder, encode_frame
-from protocol.messages import control, encode, fleet, member, runner
+from protocol.messages import control, encode, fleet, member, runner, witness
 from tests.fuzz.anything import anything
 from tests.fuzz.mangle import mangled
 
@@ -30,6 +30,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "to_visitor": (fleet.decode_to_visitor, fleet.ToVisitor),
     "to_coordinator": (member.decode_to_coordinator, member.ToCoordinator),
     "to_runner": (member.decode_to_runner, member.ToRunner),
+    "peer": (witness.decode_peer, witness.ToRunnerPeer),
     "take_on": (runner.decode_take_on, runner.TakeOn),
     "record": (runner.decode_record, runner.Record),
     "greeting": (control.decode_greeting, control.Greeting),
@@ -43,7 +44,7 @@ def kinds(kind: Any) -> tuple[type, ...]:
 
 
 def test_every_decoder_of_the_wire_is_among_them() -> None:
-    found = {decode for module in (control, fleet, member, runner) for decode in decoders_of(module)}
+    found = {decode for module in (control, fleet, member, runner, witness) for decode in decoders_of(module)}
     assert found == {decode for decode, _ in DECODERS.values()}
 
 

@@ -10,11 +10,12 @@ from protocol.coordinator import Coordinator
 from protocol.coordinator_events import Event, Heard, RestartRequested, RunnerFailed, RunnerGone, StopRequested
 from protocol.member import Member
 from protocol.member_events import SETTLED
-from protocol.messages.member import Order, Release, Run, Stop, Wait
+from protocol.messages.member import Answer, Release, Run, Stop, Tell, Wait
 
 Seen = Counter[str]
 
 LISTED: dict[str, tuple[str, ...]] = {
+    "asked": ("question",),
     "coordinator": (
         "backoff to forming",
         "backoff to launching",
@@ -42,22 +43,40 @@ LISTED: dict[str, tuple[str, ...]] = {
         "stopping to succeeded",
     ),
     "fault": (
+        "all supds killed",
+        "clog",
         "connections broken",
+        "cut that moves",
         "devices busy",
         "everything killed on a node",
+        "group cut off",
+        "guard frozen",
         "guard killed",
         "host killed",
+        "host moved",
+        "host's connections broken",
         "host killed after a burial",
         "host killed after a write",
         "host killed in a write",
+        "host slow",
+        "journal lost",
         "journal put back",
-        "killed rank waits for the kernel",
+        "just after a phase has changed",
+        "killed process outlives the patience",
+        "killed process waits for the kernel",
         "link cut",
+        "link cut one way",
+        "machine off",
+        "machine off, and its disk wiped",
         "machine slow",
         "message doubled",
         "message held back",
+        "message held by a clog",
         "message lost",
         "message lost on a cut link",
+        "node cut off",
+        "node deaf or mute",
+        "operator gives a node for lost",
         "operator restarts",
         "operator restarts twice",
         "operator restarts without a node",
@@ -84,10 +103,14 @@ LISTED: dict[str, tuple[str, ...]] = {
         "supd killed before it forgets a runner",
         "supd killed in a write",
         "supd slow",
+        "the link cut",
+        "ways cut here and there",
         "worker crash",
         "worker killed",
     ),
+    "guard": ("kills",),
     "ignored": (
+        "answer of a coordinator that was replaced",
         "failed start after the end of the run",
         "message of a connection that was given up",
         "order to a node that a newer one overtook",
@@ -121,6 +144,7 @@ LISTED: dict[str, tuple[str, ...]] = {
         "stopped to launching",
         "stopping to stopped",
     ),
+    "passed on": ("answer",),
     "refused": (
         "F301",
         "F302",
@@ -128,6 +152,7 @@ LISTED: dict[str, tuple[str, ...]] = {
         "F304",
         "F305",
         "F306",
+        "host that was replaced",
         "restart without a node that the run needs",
         "word of a coordinator that was replaced",
     ),
@@ -137,26 +162,44 @@ LISTED: dict[str, tuple[str, ...]] = {
         "succeeded",
     ),
     "taken": (
+        "epoch of another coordinator",
         "generation of a runner that was ahead",
+        "node that is lost",
+        "run that was not known",
         "runner gone that was not heard",
         "second stop",
         "stop of a generation that was never launched here",
         "stranger",
         "stranger that is warned of",
     ),
+    "word": ("given", "refused"),
 }
 """By kind. Of the coordinator and of members these are all transitions there are."""
 
-NEVER = frozenset({"ignored: failed start where a runner is"})
-"""What is counted, and cannot be asked for: a node tells of a failed start until it has a runner for that run, and it
-starts none while it has one whose end is not settled. Only a report that was on its way for very long may show it."""
+NEVER = frozenset(
+    {
+        "ignored: failed start where a runner is",
+        "refused: order of a coordinator that was replaced",
+        "refused: restart of what nobody knows yet",
+        "taken: generation that nobody can name",
+        "taken: number of a generation of which nothing is known",
+        "taken: number of a generation that was lost with the journal",
+    }
+)
+"""What is counted, and cannot be asked for. A node tells of a failed start until it has a runner for that run, and it
+starts none while it has one whose end is not settled: only a report that was on its way for very long may show it. An
+order of a lower epoch needs one that was held back while, on the same connection, a runner raised the epoch (once in
+500 seeds). The others need a journal that is lost, and most runners lost as well."""
 
 EXPECTED = tuple(f"{kind}: {name}" for kind, names in LISTED.items() for name in names)
 
 
-def of_order(seen: Seen, member: Member, order: Order) -> None:
-    """Count an order that changes nothing for a runner, before it is handed in."""
-    match order:
+def of_answer(seen: Seen, member: Member, answer: Answer) -> None:
+    """Count an answer whose order changes nothing for a runner, before it is handed in."""
+    if answer.epoch < member.lease.epoch:
+        seen["ignored: answer of a coordinator that was replaced"] += 1
+        return
+    match answer.order:
         case Run(assignment) if assignment.generation < member.generation:
             seen["ignored: run of a past generation"] += 1
         case Run(assignment) if assignment.generation > member.generation and member.part not in SETTLED:
@@ -165,7 +208,7 @@ def of_order(seen: Seen, member: Member, order: Order) -> None:
             seen["ignored: stop of a past generation"] += 1
         case Stop(generation) if generation > member.generation and member.part in SETTLED:
             seen["taken: stop of a generation that was never launched here"] += 1
-        case Run() | Stop() | Release() | Wait():
+        case Run() | Stop() | Release() | Wait() | Tell():
             if member.is_ending:
                 seen["ignored: order to a runner that ends"] += 1
 

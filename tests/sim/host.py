@@ -4,27 +4,29 @@ It plays what supervisor/daemon/{jobs,nodes,members}.py do around them, and noth
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from protocol import fleet_events as f
 from protocol import node_orders as o
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import (
+    Ask,
     Effect,
     Event,
     Heard,
+    NodeLost,
     Note,
     Opened,
     Persist,
-    Phase,
     RestartRequested,
     Roster,
     RunnerFailed,
     RunnerGone,
     RunRecord,
     Send,
+    Testified,
     Tick,
     Want,
 )
@@ -32,10 +34,13 @@ from protocol.fleet import Fleet, may_live_on
 from protocol.job import Job
 from protocol.messages.control import RunStatus
 from protocol.messages.fleet import Join, Joined, NodeReport, RunnerBuried
-from protocol.messages.member import Renewal, Welcome
+from protocol.messages.member import AnswerFor, Hello, JobTold, JobWanted, Renewal, RenewalOf, Testimony, Welcome
+from protocol.takeover import told_run
 from protocol.view import run_status
 from tests.sim.kernel import Act, Loop, Process, Write
 from tests.sim.network import Connection
+from tests.sim.setup import Setup
+from tests.sim.watchers import Watcher
 
 LOOK_S = 1.0
 """How often somebody looks at the status of all runs."""
@@ -50,53 +55,12 @@ class Journal:
     runs: dict[str, RunRecord] = field(default_factory=dict)
     nodes: dict[str, f.NodeRecord] = field(default_factory=dict)
 
-
-class TableWatcher(Protocol):
-    """Who sees what the node table does."""
-
-    def on_begun(self) -> None:
-        """The host's supd starts."""
-
-    def on_heard(self, node: str) -> None:
-        """A node reports, on the connection that it was taken in by."""
-
-    def on_reported(self, link: f.Link, number: int, *, is_overtaken: bool) -> None:
-        """A report is taken for one that a newer one overtook, or not."""
-
-    def on_admitted(self, join: Join) -> None:
-        """A node is about to be taken in."""
-
-    def on_looked(self, table: Fleet, links: Collection[f.Link]) -> None:
-        """Somebody has looked at the table; these links are open."""
-
-
-class Watcher(Protocol):
-    """Who sees what the coordinator does."""
-
-    @property
-    def table(self) -> TableWatcher:
-        """Who sees what the node table does."""
-
-    def on_persisted(self, run: str, record: RunRecord) -> None:
-        """It is on disk."""
-
-    def on_noted(self, run: str, note: Note) -> None:
-        """Something is told to users."""
-
-    def on_sent(self, run: str, machine: Coordinator, send: Send) -> None:
-        """An order is given."""
-
-    def on_wanted(self, run: str, machine: Coordinator, nodes: frozenset[str]) -> None:
-        """Runners are asked for."""
-
-    def on_event(self, run: str, machine: Coordinator, event: Event) -> None:
-        """A machine is about to be handed an event."""
-
-    def on_looked(self, run: str, machine: Coordinator, status: RunStatus) -> None:
-        """Somebody has looked at a run."""
-
-    def on_phase(self, run: str, before: Phase, machine: Coordinator) -> None:
-        """A machine has gone on to another phase."""
+    def forget(self) -> None:
+        """It is lost: there is an empty one."""
+        self.epoch = 0
+        self.jobs.clear()
+        self.runs.clear()
+        self.nodes.clear()
 
 
 @dataclass
@@ -105,8 +69,8 @@ class Guest:
 
     number: int
     node: str
-    run: str = ""  # of a runner
-    incarnation: str = ""
+    hello: Hello | None = None  # of a runner
+    is_welcome: bool = False
     join: Join | None = None  # of a node
 
 
@@ -132,6 +96,7 @@ class Host:
         reaches: Callable[[str], bool],
         write: Callable[[Act], Write],
         draw: Callable[[], float],
+        setup: Setup,
     ) -> None:
         journal.epoch += 1
         self.process = process
@@ -139,10 +104,13 @@ class Host:
         self.epoch = journal.epoch
         self.runs: dict[str, Run] = {}
         self._own = own.node
+        self._own_place = own.node, own.identity, own.address
         self._watcher = watcher
         self._reaches = reaches
         self._write = write
         self._draw = draw
+        self._setup = setup
+        self._greeted: set[str] = set()  # runners that know our epoch from us
         self._links: dict[f.Link, Connection] = {}
         self._own_link: f.Link | None = None
         self._count = 0
@@ -161,7 +129,13 @@ class Host:
         """Drive a run of the journal."""
         job = self.journal.jobs[name]
         machine = Coordinator(
-            job.spec, self.journal.runs[name], self.epoch, self._draw, allow_mixed=job.submitter.allow_mixed
+            job.spec,
+            self.journal.runs[name],
+            self.epoch,
+            self._draw,
+            allow_mixed=job.submitter.allow_mixed,
+            timing=self._setup.timing,
+            keeps_isolated=self._setup.keeps_isolated,
         )
         loop = Loop(self.process, _Seen(name, machine, self._watcher), lambda e: self._perform(run, e), Tick())
         run = self.runs[name] = Run(name, machine, loop)
@@ -174,7 +148,17 @@ class Host:
         if isinstance(event, RestartRequested) and event.without and machine.rendezvous.missed(event.without):
             self.process.clock.seen["refused: restart without a node that the run needs"] += 1
             return
+        if isinstance(event, RestartRequested) and machine.refuses_restart:
+            self.process.clock.seen["refused: restart of what nobody knows yet"] += 1
+            return
         self.runs[run].loop.put(event, then)
+
+    def lose_node(self, node: str, by: str) -> None:
+        """An operator's word that nothing runs on a node any more."""
+        self._watcher.table.on_declared_lost(node)
+        self._table.put(f.DeclaredLost(node))
+        for run in [run for run in self.runs.values() if may_live_on(node, run.machine)]:
+            run.loop.put(NodeLost(node, by))
 
     def speak(self, run: str, node: str, incarnation: str, renewal: Renewal) -> bool:
         """Somebody else says that it is the runner of a node; False where the run is not being handled now."""
@@ -188,29 +172,39 @@ class Host:
         """Somebody looks at the table, and at every run."""
         self._watcher.table.on_looked(self._nodes, self._links)
         for run in self.runs.values():
-            job = self.journal.jobs[run.name]
-            now_s = self.process.now_s
-            status = run_status(
-                run.machine, job, now_s, submitted_wall_s=0.0, ended_wall_s=None, logs_dir="", with_ranks=True
-            )
-            self._watcher.on_looked(run.name, run.machine, status)
+            self._watcher.on_looked(run.name, run.machine, self.status_of(run.name), self.process.now_s)
         self.process.after(LOOK_S, self._look)
+
+    def status_of(self, name: str) -> RunStatus:
+        """A run, as people are shown it."""
+        job, machine = self.journal.jobs[name], self.runs[name].machine
+        return run_status(
+            machine, job, self.process.now_s, submitted_wall_s=0.0, ended_wall_s=None, logs_dir="", with_ranks=True
+        )
 
     def _perform(self, run: Run, effect: Effect) -> Write | None:
         match effect:
             case Persist(record):
                 return self._write(lambda: self._commit(run.name, record))
-            case Send(_, incarnation, answer):
+            case Send(node, incarnation, answer, via):
                 self._watcher.on_sent(run.name, run.machine, effect)
-                connection = run.connections.get(incarnation)
-                if connection is not None:
-                    connection.send_down(answer)
+                self._say(run, via or incarnation, AnswerFor(node, incarnation, answer) if via else answer)
+            case Ask(incarnation, question):
+                self.process.clock.seen["asked: question"] += 1
+                self._say(run, incarnation, question)
             case Want(nodes):
                 self._watcher.on_wanted(run.name, run.machine, nodes)
                 self._manage(o.Wanted(run.name, nodes))
             case Note():
                 self._watcher.on_noted(run.name, effect)
         return None
+
+    @staticmethod
+    def _say(run: Run, incarnation: str, message: object) -> None:
+        """To a runner, on its own connection."""
+        connection = run.connections.get(incarnation)
+        if connection is not None:
+            connection.send_down(message)
 
     def _commit(self, name: str, record: RunRecord) -> None:
         self.journal.runs[name] = record
@@ -270,7 +264,8 @@ class Host:
                 case o.Gone(node, buried):
                     self._bury(node, buried)
                 case o.Failed(node, run, reason):
-                    self.runs[run].loop.put(RunnerFailed(node, reason))
+                    if run in self.runs:
+                        self.runs[run].loop.put(RunnerFailed(node, reason))
 
     def _order(self, node: str) -> None:
         link = self._own_link if node == self._own else self._nodes.link_of(node)
@@ -279,6 +274,9 @@ class Host:
 
     def _bury(self, node: str, buried: RunnerBuried) -> None:
         """What a runner knew last is heard, and then that it is gone; its node may forget it once that is on disk."""
+        if buried.run not in self.runs:  # nothing hangs on it any more
+            self._manage(o.Settled(node, buried.incarnation))
+            return
         loop = self.runs[buried.run].loop
         if buried.last is not None:
             loop.put(Heard(node, buried.incarnation, buried.last))
@@ -286,8 +284,8 @@ class Host:
 
     def _on_report(self, connection: Connection, report: NodeReport) -> None:
         guest: Guest = connection.guest
-        is_own = guest.node == self._own
-        if guest.number != self._own_link if is_own else self._nodes.node_of(guest.number) is None:
+        is_own = guest.number == self._own_link
+        if not is_own and self._nodes.node_of(guest.number) is None:
             self.process.clock.seen["ignored: report on a link that was given up"] += 1
             return
         if not is_own:
@@ -306,37 +304,77 @@ class Host:
         self._count += 1
         number = self._count
         if isinstance(hello, Join):
-            connection.guest = Guest(number, hello.node, join=hello)
+            connection.guest = Guest(number, hello.node, None, join=hello)
             self._links[number] = connection
-            if hello.node == self._own:
+            if (hello.node, hello.identity, hello.address) == self._own_place:
                 self._own_link = number
                 self._admit(connection, Joined(version=1, epoch=self.epoch, host=self._own))
             else:
                 self._table.put(f.Asked(number, hello, self.process.clock.now_s))
             return
-        run = self.runs[hello["run"]]
-        connection.guest = Guest(number, hello["node"], run.name, hello["incarnation"])
-        run.connections[hello["incarnation"]] = connection
+        connection.guest = Guest(number, hello.node, hello)
+        if hello.epoch > self.epoch or (hello.epoch == self.epoch and hello.incarnation not in self._greeted):
+            self._raise_epoch(hello.epoch)
+        self._greet(connection, hello)
+
+    def _greet(self, connection: Connection, hello: Hello) -> None:
+        """Welcome a runner, or ask it for its job."""
+        self._greeted.add(hello.incarnation)
+        run = self.runs.get(hello.run)
+        if run is None:
+            connection.greet(JobWanted(version=1, epoch=self.epoch))
+            return
+        connection.guest.is_welcome = True
+        run.connections[hello.incarnation] = connection
         connection.greet(Welcome(version=1, epoch=self.epoch, job=self.journal.jobs[run.name]))
 
+    def _raise_epoch(self, seen: int) -> None:
+        """There was a coordinator of that epoch, or there is."""
+        self.process.clock.seen["taken: epoch of another coordinator"] += 1
+        self.epoch = self.journal.epoch = seen + 1
+        for run in self.runs.values():
+            run.machine.epoch = self.epoch
+        self._nodes.epoch = self._orders.epoch = self.epoch
+
+    def _on_job(self, connection: Connection, hello: Hello, job: Job) -> None:
+        """A run that was not known: it is in the journal first."""
+        if hello.run not in self.runs:
+            self.journal.jobs[hello.run] = job
+            self.journal.runs[hello.run] = told_run()
+            self._watcher.on_taken_over(hello.run, hello.incarnation)
+            self.take_up(hello.run)
+        self._greet(connection, hello)
+
     def on_message(self, connection: Connection, message: Any) -> None:
-        """A node reports, or a runner renews."""
+        """A node reports, or a runner says something."""
         guest: Guest = connection.guest
+        if isinstance(message, NodeReport):
+            self._on_report(connection, message)
+            return
+        hello = guest.hello
+        assert hello is not None, message
+        if isinstance(message, JobTold):
+            self._on_job(connection, hello, message.job)
+        elif guest.is_welcome:  # else it says the same again when it is
+            self._on_runner(self.runs[hello.run].loop, hello, message)
+
+    @staticmethod
+    def _on_runner(loop: Loop, hello: Hello, message: Renewal | RenewalOf | Testimony) -> None:
         match message:
-            case NodeReport():
-                self._on_report(connection, message)
             case Renewal():
-                self.runs[guest.run].loop.put(Heard(guest.node, guest.incarnation, message))
-            case _:
-                raise AssertionError(message)
+                loop.put(Heard(hello.node, hello.incarnation, message))
+            case RenewalOf(node, incarnation, renewal):
+                loop.put(Heard(node, incarnation, renewal, via=hello.incarnation))
+            case Testimony():
+                loop.put(Testified(hello.node, hello.incarnation, message))
 
     def on_closed(self, connection: Connection) -> None:
         """A connection is gone, which proves nothing."""
         guest: Guest = connection.guest
-        if guest.run:
-            connections = self.runs[guest.run].connections
-            if connections.get(guest.incarnation) is connection:
-                del connections[guest.incarnation]
+        if guest.hello is not None:
+            run = self.runs.get(guest.hello.run)
+            if run is not None and run.connections.get(guest.hello.incarnation) is connection:
+                del run.connections[guest.hello.incarnation]
             return
         self._links.pop(guest.number, None)
         if guest.node != self._own:

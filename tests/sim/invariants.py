@@ -25,17 +25,18 @@ from protocol.ids import NO_GENERATION
 from protocol.member import Member
 from protocol.member_events import SETTLED
 from protocol.messages.control import RunStatus
-from protocol.messages.member import Order, Part, Release, Renewal, Run, Stop, Wait
+from protocol.messages.member import Answer, Assignment, Part, Release, Renewal, Run, Stop, Tell, Wait
+from protocol.timing import KILL_S
 from tests.sim import coverage
 from tests.sim.host import Journal
 from tests.sim.kernel import Clock
-from tests.sim.runner import Runner
-from tests.sim.setup import Setup
+from tests.sim.runner import Machine, Runner
+from tests.sim.setup import PHASE, Setup
 from tests.sim.step_rules import StepRules
 from tests.sim.table_rules import TableRules
 from tests.sim.truth import Facts, Truth
 from tests.sim.waiting_rules import WaitingRules
-from tests.sim.workers import Worker
+from tests.sim.workers import Crew, Worker
 
 
 class Invariants(Facts):
@@ -52,10 +53,11 @@ class Invariants(Facts):
 
     def on_spawned(self, worker: Worker) -> None:
         """R1, R2, R3, R8: a rank is there, of the present generation, as it was given out."""
-        truth, record = self.runs[worker.run], self.journal.runs[worker.run]
+        truth, record = self.runs[worker.run], self.record_of(worker.run)
         who = f"rank {worker.rank} of generation {worker.generation} on {worker.node}"
         for other in truth.living:
-            assert other.generation == worker.generation, f"R1: {who} beside generation {other.generation}"
+            is_other = other.generation != worker.generation and self.can_run(other)
+            assert not is_other, f"R1: {who} beside generation {other.generation} on {other.node}"
         present = max(record.generation, truth.put_back)
         assert worker.generation == present, f"R3: {who}, in generation {present}"
         assert record.phase not in FINAL, f"R3: {who}, and the run is {record.phase}"
@@ -73,7 +75,23 @@ class Invariants(Facts):
         """Nothing of a rank can run user code any more."""
         truth = self.runs[worker.run]
         truth.living.remove(worker)
-        truth.ended_s = self.clock.now_s
+        if worker.generation == truth.before.generation and truth.before.phase in LIVE:
+            truth.ended_s = self.clock.now_s
+        assert not self.must_go_on, f"R6: rank {worker.rank} of generation {worker.generation} on {worker.node} ends"
+
+    def on_fenced(self, crew: Crew) -> None:
+        """A lease is over, as a runner or its guard sees it."""
+        self.runs[crew.run].fenced |= {(worker.generation, crew.node) for worker in crew.workers.values()}
+
+    def on_frozen(self, machine: Machine) -> None:
+        """A whole machine stands still. What has overlapped is gone once its guards have read the clock."""
+        self.clock.at(machine.thaws_s + KILL_S + 0.001, self._check_alone)
+
+    def _check_alone(self) -> None:
+        """R1: what runs is of one generation."""
+        for run, truth in self.runs.items():
+            where = {worker.generation: worker.node for worker in truth.living if self.can_run(worker)}
+            assert len(where) < 2, f"R1: generations of {run} beside each other, on {where}"
 
     def on_failed(self, worker: Worker) -> None:
         """A rank has failed by itself, or could not even be spawned."""
@@ -109,9 +127,9 @@ class Invariants(Facts):
         """A supd has told that a runner is gone."""
         self.on_moment("host killed after a burial", None)
 
-    def on_ordered(self, runner: Runner, member: Member, order: Order) -> None:
+    def on_ordered(self, runner: Runner, member: Member, answer: Answer) -> None:
         """An order reaches a runner."""
-        coverage.of_order(self.clock.seen, member, order)
+        coverage.of_answer(self.clock.seen, member, answer)
 
     # --- the coordinator -----------------------------------------------------------------------------------------
 
@@ -126,8 +144,11 @@ class Invariants(Facts):
             case Opened():
                 truth.gathers_since_s = now_s
                 truth.offered.clear()
-                truth.phase = machine.phase
+                truth.phase, truth.number = machine.phase, machine.generation
             case Heard(_, incarnation, renewal):
+                self.unknown.discard(incarnation)
+                if renewal.assignment is not None:
+                    self._name(run, renewal.assignment)
                 if renewal.offer is not None and renewal.part in SETTLED:
                     truth.offered[incarnation] = now_s, renewal.offer.port
             case RunnerFailed(node):
@@ -144,14 +165,19 @@ class Invariants(Facts):
                 pass
         coverage.of_event(self.clock.seen, machine, event)
 
-    def on_looked(self, run: str, machine: Coordinator, status: RunStatus) -> None:
+    def on_looked(self, run: str, machine: Coordinator, status: RunStatus, now_s: float) -> None:
         """Somebody has looked at a run."""
         self._waits.on_looked(run, machine, status)
+        self._waits.on_silence(run, machine, status, now_s)
 
     def on_phase(self, run: str, before: Phase, machine: Coordinator) -> None:
         """A machine has gone on to another phase."""
-        self.clock.seen[f"coordinator: {before} to {machine.phase}"] += 1
-        self.runs[run].phase = machine.phase
+        truth = self.runs[run]
+        is_taken_over = machine.generation != truth.number and machine.current.launched_s is None
+        if not is_taken_over:
+            self.clock.seen[f"coordinator: {before} to {machine.phase}"] += 1
+        truth.phase, truth.number = machine.phase, machine.generation
+        self.on_moment(PHASE, run)
         match machine.phase:
             case Phase.FORMING:
                 self.runs[run].gathers_since_s = self.clock.now_s
@@ -179,7 +205,7 @@ class Invariants(Facts):
 
     def on_sent(self, run: str, machine: Coordinator, send: Send) -> None:
         """R3: orders only go up; R8: they rest on what is on disk."""
-        truth, record, order = self.runs[run], self.journal.runs[run], send.answer.order
+        truth, record, order = self.runs[run], self.record_of(run), send.answer.order
         on_disk = (record.phase, record.generation, record.stop, record.restart, record.without)
         state = (machine.phase, machine.generation, machine.stop, machine.restart, machine.without)
         assert on_disk == state, f"R8: {order} is sent in {state}, and on disk is {on_disk}"
@@ -195,6 +221,8 @@ class Invariants(Facts):
                 level = (generation, 1)
             case Release():
                 level = (2**40, 2)
+            case Tell():
+                return  # it knows better
         if send.incarnation in truth.lost_runners:
             return  # the answer to what it has left behind reaches nobody
         highest = truth.orders.get(send.incarnation, (NO_GENERATION, 0))
@@ -212,19 +240,41 @@ class Invariants(Facts):
         self.clock.tell(run, "on disk: g{} {}", record.generation, record.phase)
         self._steps.check(run, before, record)
 
+    def on_journal_lost(self) -> None:
+        """The journal is empty: what runs is still known to its runners, and nothing else is known of any run."""
+        self.is_journal_lost = True
+        self.table.on_journal_lost()
+        self.unknown = {runner.incarnation for runner in self.runners.values() if runner.is_alive}
+        for run in self.journal.runs:
+            self.on_put_back(run, RunRecord())
+
+    def on_taken_over(self, run: str, incarnation: str) -> None:
+        """A runner has told of a run that the journal had lost."""
+        self.clock.seen["taken: run that was not known"] += 1
+        self.unknown.discard(incarnation)
+
+    def _name(self, run: str, assignment: Assignment) -> None:
+        """A runner has told who its witnesses are: that tells nothing of what they have launched since."""
+        for witness in assignment.witnesses:
+            runner = self.runners.get((witness.node, run))
+            member = runner.member if runner is not None else None
+            if member is None or member.generation <= assignment.generation:
+                self.unknown.discard(witness.incarnation)
+
     def on_put_back(self, run: str, record: RunRecord) -> None:
         """The journal has an older record again: what was decided since is forgotten, and what runs is not."""
         truth = self.runs[run]
         truth.put_back, truth.before = max(truth.put_back, truth.before.generation), record
         truth.streak = 0
         truth.charged = {generation for generation in truth.charged if generation < record.generation}
+        truth.told_restart = {generation for generation in truth.told_restart if generation < record.generation}
         truth.orders.clear()
 
     # --- operators -----------------------------------------------------------------------------------------------
 
     def on_told(self, run: str, event: Event) -> None:
         """R8: what an operator was told is on disk."""
-        truth, record = self.runs[run], self.journal.runs[run]
+        truth, record = self.runs[run], self.record_of(run)
         match event:
             case StopRequested(now=now):
                 assert record.phase in FINAL or record.stop is not None, "R8: a stop was accepted, and is not on disk"

@@ -66,6 +66,22 @@ class Clock:
             self.trace.append(f"{self.now_s:9.3f} {who:<9} {what.format(*args)}")
 
 
+@dataclass(frozen=True)
+class BootClock:
+    """The boot-time clock of a machine: it began at some time, and goes a little too fast or too slow."""
+
+    offset_s: float = 0.0
+    rate: float = 1.0
+
+    def shows_s(self, true_s: float) -> float:
+        """What it shows then."""
+        return self.offset_s + true_s * self.rate
+
+    def true_s(self, shown_s: float) -> float:
+        """When it shows that."""
+        return (shown_s - self.offset_s) / self.rate
+
+
 @dataclass
 class Write:
     """A write that takes a while; `commit` puts it on the disk."""
@@ -77,19 +93,24 @@ class Write:
 class Process:
     """Something that runs, is slow for a while, and may die at any moment."""
 
-    def __init__(self, clock: Clock, name: str, boot_s: float = 0.0) -> None:
+    def __init__(self, clock: Clock, name: str, boot: BootClock | None = None) -> None:
         self.clock = clock
         self.name = name
+        self.boot = boot or BootClock()  # of its machine
         self.is_alive = True
         self.thaws_s = 0.0  # it does nothing before
         self.writes: list[Write] = []  # on their way to the disk
-        self._boot_s = boot_s
         self._waiting: deque[Act] = deque()  # for its thaw
 
     @property
     def now_s(self) -> float:
-        """The boot-time clock of its machine."""
-        return self.clock.now_s + self._boot_s
+        """What the boot-time clock of its machine shows."""
+        return self.boot.shows_s(self.clock.now_s)
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether it is not frozen."""
+        return self.clock.now_s >= self.thaws_s
 
     def after(self, wait_s: float, act: Act) -> None:
         """Do it in a while, if it still lives; later where it is frozen then."""
@@ -97,7 +118,7 @@ class Process:
 
     def do(self, act: Act) -> None:
         """Do it now; once it thaws, if it is frozen, in the order in which it came; never, if it is dead."""
-        if self.clock.now_s >= self.thaws_s and not self._waiting:
+        if self.is_awake and not self._waiting:
             if self.is_alive:
                 act()
             return
@@ -106,7 +127,7 @@ class Process:
         self._waiting.append(act)
 
     def _thaw(self) -> None:
-        while self.is_alive and self._waiting and self.clock.now_s >= self.thaws_s:
+        while self.is_alive and self._waiting and self.is_awake:
             self._waiting.popleft()()
         if self.is_alive and self._waiting:  # it was frozen again
             self.clock.at(self.thaws_s, self._thaw)
@@ -162,7 +183,7 @@ class Loop:
     @property
     def is_idle(self) -> bool:
         """Whether what is handed in now is handled at once."""
-        is_awake = self.process.is_alive and self.process.clock.now_s >= self.process.thaws_s
+        is_awake = self.process.is_alive and self.process.is_awake
         return is_awake and not (self._is_busy or self._inbox or self._effects)
 
     def put(self, event: object, then: Act | None = None) -> None:
@@ -178,7 +199,7 @@ class Loop:
             elif self._then is not None:
                 then, self._then = self._then, None
                 then()
-            elif self._is_due():
+            elif self._is_due(due_s := self.machine.deadline_s):
                 ticks += 1
                 assert ticks < TICKS_A_MOMENT_MAX, f"{self.process.name}: a deadline that no tick moves"
                 self._handle(self._tick)
@@ -186,7 +207,7 @@ class Loop:
                 event, self._then = self._inbox.popleft()
                 self._handle(event)
             else:
-                return self._sleep()
+                return self._sleep(due_s)
 
     def _handle(self, event: object) -> None:
         self._last_s = max(self._last_s, self.process.now_s)
@@ -211,15 +232,13 @@ class Loop:
         self._is_busy = False
         self._go_on()
 
-    def _is_due(self) -> bool:
-        due_s = self.machine.deadline_s
+    def _is_due(self, due_s: float | None) -> bool:
         return due_s is not None and due_s <= max(self.process.now_s, self._last_s) + _EPSILON_S
 
-    def _sleep(self) -> None:
-        due_s = self.machine.deadline_s
+    def _sleep(self, due_s: float | None) -> None:
         if due_s is None:
             return
-        wakes_s = self.process.clock.now_s + max(due_s - self.process.now_s, 0.0)
+        wakes_s = max(self.process.boot.true_s(due_s), self.process.clock.now_s)
         if self._wakes_s is None or wakes_s < self._wakes_s - _EPSILON_S:
             self._wakes_s = wakes_s
             self.process.clock.at(wakes_s, lambda: self._wake(wakes_s))

@@ -1,12 +1,16 @@
 """What must hold of every step of a run, as it comes to the disk (docs/protocol.md, R1-R8)."""
 
-from protocol.coordinator_events import FINAL, LIVE, Phase, RunRecord
+import msgspec
+
+from protocol.case import INFRASTRUCTURE
+from protocol.coordinator_events import FINAL, LIVE, Phase, RunRecord, Seat
 from protocol.ids import NO_GENERATION
 from protocol.rendezvous import ATTEMPTS_MAX
 from protocol.restart import LOST_IN_A_ROW_MAX
+from protocol.timing import DRIFT
 from tests.sim.network import CALM
-from tests.sim.setup import HOST
-from tests.sim.truth import Facts, Truth, world_size
+from tests.sim.setup import OFF_S
+from tests.sim.truth import HELPED_S, Facts, Truth, world_size
 
 LAST_CALL_LEAST_S = 2.0
 """Where a job waits for less at last call, a node may miss it."""
@@ -16,6 +20,19 @@ TELLING_S = 0.3
 
 WRITING_S = 2.5
 """How much later than decided something may be on disk."""
+
+
+QUIET_S = 12.0
+"""What has happened earlier than so long ago ends no lease any more."""
+
+
+def _core(seat: Seat) -> tuple[object, ...]:
+    """What a seat is, but for its witnesses: those of a runner that only others have named need not all be known."""
+    return seat.node, seat.incarnation, msgspec.structs.replace(seat.assignment, witnesses=())
+
+
+def _witnesses(seat: Seat) -> set[str]:
+    return {witness.incarnation for witness in seat.assignment.witnesses}
 
 
 class StepRules:
@@ -30,29 +47,82 @@ class StepRules:
         """R2, R4, R6, R8: the step is one that it may take, for a reason that is true."""
         truth = self._facts.runs[run]
         assert before.phase not in FINAL, f"a run that was {before.phase} goes on"
-        if before.generation < record.generation <= truth.put_back and record.phase is Phase.STOPPING:
-            self._clock.seen["taken: generation of a runner that was ahead"] += 1
+        if before.generation < record.generation and before.generation < truth.put_back:
+            if self._is_new(run, truth, record):
+                self._check_generation(truth, before, record)
+            else:
+                self._check_taken_over(truth, record)
             return
         if record.generation != before.generation:
             self._check_generation(truth, before, record)
         self._check_incident(truth, before, record)
+        is_same = record.generation == before.generation and record.phase in (Phase.LAUNCHING, Phase.RUNNING)
+        why = record.incident.summary if record.incident is not None else record.restart or record.reason
+        assert is_same or not self._facts.must_go_on, f"R6: generation {before.generation} ends: {why}"
         if record.phase is Phase.STOPPING and before.phase is not Phase.STOPPING:
             has_cause = record.incident_is_open or truth.asked_stop or record.generation in truth.asked_restart
             assert has_cause, f"R6: generation {record.generation} is ended without a cause"
         if record.phase in FINAL:
             self._check_end(truth, before, record)
+        self._check_losses(run, before, record)
+
+    def _is_new(self, run: str, truth: Truth, record: RunRecord) -> bool:
+        """Whether a generation has begun, in the same moment in which an earlier one was taken over. It may have a
+        number that was given out before, where only the journal knew of that: nothing runs that has it."""
+        number, given = record.generation, list(truth.seats.get(record.generation, {}).values())
+        if not record.seats or list(map(_core, record.seats)) == list(map(_core, given)):
+            return False
+        if number <= truth.put_back and record.phase is not Phase.LAUNCHING:
+            return False
+        if number <= truth.put_back:
+            self._clock.seen["taken: number of a generation that was lost with the journal"] += 1
+            ranks = [worker.rank for worker in self._facts.running(run, number)]
+            assert not ranks, f"R1: generation {number} begins again, and ranks {ranks} of it run"
+            truth.put_back = number - 1
+            truth.spawned[number].clear()
+            truth.harmed[number].clear()
+        return True
+
+    def _check_taken_over(self, truth: Truth, record: RunRecord) -> None:
+        """R2, R6: a coordinator that was behind takes the generation over that runs, as it was given out; or, where
+        nothing runs that it could know of, it has a number that nobody had."""
+        if not record.seats:
+            self._clock.seen["taken: number of a generation of which nothing is known"] += 1
+            assert record.generation > truth.put_back, f"R3: generation {record.generation} again"
+            truth.put_back = record.generation
+            return
+        self._clock.seen["taken: generation of a runner that was ahead"] += 1
+        assert record.generation <= truth.put_back, f"R3: generation {record.generation} is taken over, and never was"
+        given = truth.seats[record.generation]
+        for seat in record.seats:
+            true = given.get(seat.node)
+            assert true is not None, f"R2: {seat.node} had no seat in generation {record.generation}"
+            is_same = _core(seat) == _core(true) and _witnesses(seat) <= _witnesses(true)
+            assert is_same, f"R2: taken over as {seat}, and given out as {true}"
+
+    def _check_losses(self, run: str, before: RunRecord, record: RunRecord) -> None:
+        """R1: who is lost runs nothing; and what a generation has ended of is gone when the next one may begin."""
+        facts, number = self._facts, before.generation
+        if record.generation == number:
+            for node in set(record.lapsed) - set(before.lapsed):
+                self._clock.seen["taken: node that is lost"] += 1
+                ranks = [worker.rank for worker in facts.running(run, number, node)]
+                assert not ranks, f"R1: {node} is lost, and ranks {ranks} of generation {number} run there"
+        if before.phase is Phase.STOPPING and record.phase in (Phase.FORMING, Phase.BACKOFF, Phase.LAUNCHING):
+            ranks = [worker.rank for worker in facts.running(run, number)]
+            assert not ranks, f"R1: generation {number} is over, and ranks {ranks} of it run"
 
     # --- a generation begins -------------------------------------------------------------------------------------
 
     def _check_generation(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
         number = record.generation
-        assert number == before.generation + 1, f"R3: generation {number} after {before.generation}"
-        assert before.phase not in LIVE or record.phase is not Phase.LAUNCHING or not truth.living, (
-            f"R1: generation {number} begins while {len(truth.living)} ranks of the last one run"
-        )
+        last = max(before.generation, truth.put_back)  # it may have heard of that one in the same moment
+        steps = (1, 2) if before.generation < last else (1,)  # one may be left out where nobody knows what had it
+        assert number - last in steps, f"R3: generation {number} after {last}"
         assert not truth.told_stop, f"R8: generation {number} begins after a stop was accepted"
         self._check_again(truth, before, record)
-        self._check_slots(before, record)
+        if before.generation == last:
+            self._check_slots(before, record)
         self._check_digests(record)
         self._check_last_call(truth, before, record)
         self._check_seats(truth, before, record)
@@ -64,7 +134,7 @@ class StepRules:
         """R4: there is a cause, and from the second failure in a row on there was a wait."""
         last = before.generation
         if last == NO_GENERATION or before.generation <= truth.put_back:
-            return
+            return  # what that one ended of was not told to this coordinator
         was_asked = last in truth.asked_restart
         had_incident = record.incident is not None and record.incident.generation == last
         assert had_incident or was_asked, f"R4: generation {record.generation} has no cause"
@@ -76,7 +146,9 @@ class StepRules:
         truth.streak = streak + 1
         least_s = min(table.backoff_s * 2.0 ** (streak - 1), table.backoff_max_s) / 2 if streak else 0.0
         waited_s = self._clock.now_s - truth.ended_s
-        assert waited_s >= least_s - 0.01, f"failure {streak + 1} in a row, and a wait of {waited_s:.1f} s"
+        assert waited_s >= least_s / (1 + DRIFT) - 0.01, (
+            f"failure {streak + 1} in a row, and a wait of {waited_s:.1f} s"
+        )
 
     def _check_seats(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
         """R2: the ranks are distinct, contiguous, and agree."""
@@ -102,7 +174,7 @@ class StepRules:
             next_rank += given.nproc
         assert next_rank == first.world_size, f"R2: {next_rank} ranks in a world of {first.world_size}"
         assert first.master_addr == f"10.0.0.{seats[0].node}", f"R2: {first.master_addr} is not {seats[0].node}"
-        if before.seats:
+        if before.seats and before.generation >= truth.put_back:
             assert first.master_port != before.seats[0].assignment.master_port, "R2: the last generation's port"
 
     def _check_slots(self, before: RunRecord, record: RunRecord) -> None:
@@ -128,14 +200,21 @@ class StepRules:
         rivals = [node for node in facts.could if node in before.slots or facts.is_steady(node)]
         is_rough = setup.weather is not CALM or setup.start_fails > 0 or setup.slow_write > 0
         is_rough |= "stranger" in setup.every_s
-        are_disturbed = (is_rough and facts.has_faults) or setup.twin or setup.digests or not facts.is_steady(HOST)
-        if are_disturbed or len(rivals) > setup.spec.topology.nnodes[1] or len(record.seats) >= self._wanted:
+        are_disturbed = (is_rough and facts.has_faults) or setup.twin or setup.digests
+        is_full = len(record.seats) >= self._wanted or len(rivals) > setup.spec.topology.nnodes[1]
+        if are_disturbed or is_full or not facts.is_steady(facts.host):
             return
         if setup.spec.rendezvous.last_call_s < LAST_CALL_LEAST_S:
             return
         left_out = {before.without, truth.without, *(seat.node for seat in record.seats)}
+        left_out |= {seat.node for seat in before.seats if self._is_silent(before, seat)}
         missing = [node for node in facts.could if facts.is_steady(node) and node not in left_out]
         assert not missing, f"generation {record.generation} did not wait for {missing} (last call)"
+
+    def _is_silent(self, before: RunRecord, seat: Seat) -> bool:
+        """Whether the node was lost, and its dead runner is not swept yet, so that nobody there can be heard (L7)."""
+        newest = [r for r in self._facts.runners.values() if r.incarnation == seat.incarnation]
+        return seat.node in before.lapsed and any(not runner.is_alive for runner in newest)
 
     @property
     def _wanted(self) -> int:
@@ -156,17 +235,19 @@ class StepRules:
             )
         if incident is not None and (incident != before.incident or before.incident_is_open):
             self._check_cause(truth, record)
+            if incident.cause in INFRASTRUCTURE:
+                truth.blameless.add(incident.generation)
         if (spent := record.ledger.used - before.ledger.used) != 0:
             assert spent == 1, f"R4: {spent} restarts are charged at once"
             assert before.generation not in truth.charged, f"R4: generation {before.generation} is charged twice"
             assert incident is not None
-            assert incident.cause != "runner-lost", "R4: a lost runner is charged"
+            assert incident.cause not in INFRASTRUCTURE, f"R4: {incident.cause} is charged"
             truth.charged.add(before.generation)
             most = self._setup.spec.restart.max_restarts
             assert most < 0 or record.ledger.used <= most, f"restart {record.ledger.used} of {most}"
         elif before.incident_is_open and not record.incident_is_open and record.phase in (Phase.BACKOFF, Phase.FORMING):
             table = self._setup.spec.restart
-            is_charged = before.restart is None and incident is not None and incident.cause != "runner-lost"
+            is_charged = before.restart is None and incident is not None and incident.cause not in INFRASTRUCTURE
             is_free = incident is not None and incident.exit_code in table.always_on_exit
             assert not is_charged or is_free, f"R4: generation {before.generation} failed, and nobody is charged"
 
@@ -181,6 +262,13 @@ class StepRules:
             case "runner-lost":
                 is_true = seat.incarnation in truth.lost_runners or incident.generation < truth.put_back
                 assert is_true, f"R6: {incident.summary}, and it lives"
+            case "node-lost":
+                if incident.node not in self._facts.declared:
+                    self._check_is_disturbed(incident.summary)
+            case "fenced":
+                self._check_is_disturbed(incident.summary)
+                is_true = (incident.generation, incident.node) in truth.fenced
+                assert is_true, f"R6: {incident.summary}, and its ranks were left alone"
             case "finish-timeout":
                 ranks = truth.spawned[incident.generation].values()
                 assert any(worker.exit is not None for worker in ranks), f"R6: {incident.summary}"
@@ -190,6 +278,12 @@ class StepRules:
                 if is_over and self._facts.is_clear(truth, incident.generation):
                     is_first = harmed[incident.rank] <= min(harmed.values()) + TELLING_S
                     assert is_first, f"R4: {incident.summary}, but {harmed} failed before"
+
+    def _check_is_disturbed(self, summary: str) -> None:
+        """R6: where nothing happens, and what is said is heard, no lease ends."""
+        shaken_s = max(self._facts.shaken_s.values())
+        is_calm = self._setup.weather is CALM and shaken_s + QUIET_S < self._clock.now_s
+        assert not is_calm, f"R6: {summary}, and nothing has happened since {shaken_s:.1f}"
 
     # --- the run ends --------------------------------------------------------------------------------------------
 
@@ -228,8 +322,8 @@ class StepRules:
         reasons = {
             '"never"': table.policy == "never",
             "never_on_exit": incident.exit_code in table.never_on_exit,
-            "never started": never_started and incident.cause != "runner-lost",
-            "in a row": len(truth.lost_runners) > LOST_IN_A_ROW_MAX,
+            "never started": never_started and incident.cause not in INFRASTRUCTURE,
+            "in a row": len(truth.blameless) > LOST_IN_A_ROW_MAX,
             "budget spent": before.ledger.used == table.max_restarts,
         }
         true = [word for word, is_so in reasons.items() if word in record.reason and is_so]
@@ -250,11 +344,14 @@ class StepRules:
         have been enough at any moment."""
         waited_s = self._clock.now_s - truth.gathers_since_s
         limit_s = self._setup.spec.rendezvous.join_timeout_s
-        assert waited_s >= limit_s - 0.01, f"it lacked nodes for {waited_s:.1f} s, and waits for {limit_s:g} s"
+        assert waited_s >= limit_s / (1 + DRIFT) - 0.01, (
+            f"it lacked nodes for {waited_s:.1f} s, and waits for {limit_s:g} s"
+        )
         if self._facts.quiet_since_s is None:
             return
         quiet_s = self._clock.now_s - self._facts.quiet_since_s
         could = [node for node in self._facts.could if node not in left_out]
         is_true = len(could) < self._setup.spec.topology.nnodes[0]
-        recovery_s = self._setup.away_s[1] + 10.0 + (25.0 if "stranger" in self._setup.every_s else 0.0)
+        recovery_s = max(self._setup.away_s[1], OFF_S[1]) + 10.0 + (25.0 if "stranger" in self._setup.every_s else 0.0)
+        recovery_s += 2 * HELPED_S if self._facts.wiped else 0.0
         assert is_true or quiet_s < recovery_s, f"it lacked nodes, and {could} were there: {record.reason}"

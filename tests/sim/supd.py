@@ -61,7 +61,7 @@ class Supd(Process):
         setup: Setup,
         on_buried: Callable[[], None],
     ) -> None:
-        super().__init__(machine.clock, f"supd-{machine.place}", machine.now_s - machine.clock.now_s)
+        super().__init__(machine.clock, f"supd-{machine.place}", machine.boot)
         disk.starts += 1
         self.machine = machine
         self.disk = disk
@@ -97,12 +97,20 @@ class Supd(Process):
             super().kill()
             self._network.end_of(self)
 
+    def meet_another_host(self) -> None:
+        """The host has another state folder from now on, which counts its epochs anew."""
+        self._epoch = 0
+
     # --- the link ------------------------------------------------------------------------------------------------
 
     def _on_message(self, message: object) -> None:
         match message:
             case Joined(epoch=epoch):
-                self._epoch = max(epoch, self._epoch)
+                if epoch < self._epoch:
+                    self.clock.seen["refused: host that was replaced"] += 1
+                    self.line.drop()
+                    return
+                self._epoch = epoch
                 self._loop.put(LinkUp())
             case JoinRefused():
                 self.tell("is refused: {}", message.message)

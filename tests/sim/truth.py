@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 from protocol.coordinator_events import Phase, RunRecord, Seat
 from protocol.ids import NO_GENERATION
+from protocol.timing import KILL_S
 from tests.sim.host import Journal
 from tests.sim.kernel import Clock
 from tests.sim.network import CALM
 from tests.sim.runner import Runner
-from tests.sim.setup import Setup
+from tests.sim.setup import HOST, Setup
 from tests.sim.workers import Worker
 
 STEADY_S = 4.0
@@ -19,12 +20,17 @@ STRANGERS_LEAVE_S = 35.0
 """So long after the last fault no stranger is there any more, nor expected back."""
 
 
+HELPED_S = 15.0
+"""So long after the last fault an operator looks for what only they can tell."""
+
+
 @dataclass
 class Truth:
     """What has really happened to a run."""
 
     before: RunRecord = field(default_factory=RunRecord)  # as it was persisted last
     phase: Phase = Phase.FORMING  # as it was decided last, and may not be on disk yet
+    number: int = NO_GENERATION  # of the generation, likewise
     history: list[RunRecord] = field(default_factory=list)  # all that were
     put_back: int = NO_GENERATION  # the generation that was there when the journal got an older record
     living: list[Worker] = field(default_factory=list)
@@ -45,6 +51,8 @@ class Truth:
     untold: int = 0  # such wishes of which it is not known whether they were accepted
     seats: dict[int, dict[str, Seat]] = field(default_factory=dict)  # generation -> as they were given out
     launched_s: dict[int, float] = field(default_factory=dict)  # generation -> when that was on disk
+    fenced: set[tuple[int, str]] = field(default_factory=set)  # generation and node where ranks were killed for a lease
+    blameless: set[int] = field(default_factory=set)  # generations that ended, and not by their program's fault
     streak: int = 0  # failures in a row, at least
     charged: set[int] = field(default_factory=set)  # generations
     orders: dict[str, tuple[int, int]] = field(default_factory=dict)  # incarnation -> generation and kind, the highest
@@ -61,12 +69,43 @@ class Facts:
         self.runs: dict[str, Truth] = {}
         self.runners: dict[tuple[str, str], Runner] = {}  # machine, run -> the newest one
         self.shaken_s: dict[str, float] = {}  # node -> when something happened to it
+        self.host = HOST  # the node whose supd hosts the coordinator
+        self.declared: set[str] = set()  # nodes that an operator has given for lost
+        self.wiped: set[str] = set()  # nodes whose disk was lost: nobody there knows what ran
+        self.is_journal_lost = False
+        self.unknown: set[str] = set()  # runners of which no coordinator has been told since its journal was lost
         self.has_faults = False
+        self.must_go_on = False  # whatever happens, no generation may end of it (R6)
         self.quiet_since_s: float | None = None
 
     def living(self, run: str, generation: int | None = None) -> list[Worker]:
         """The workers that can run user code."""
         return [w for w in self.runs[run].living if generation is None or w.generation == generation]
+
+    def record_of(self, run: str) -> RunRecord:
+        """What the journal holds of a run; a fresh one where it was lost."""
+        return self.journal.runs.get(run, RunRecord())
+
+    def can_run(self, worker: Worker) -> bool:
+        """Whether a worker counts: not while its machine is frozen, nor until the guard there has read the clock; nor
+        where runner and guard are dead at once, and only their supd can end it; nor where the journal was lost, and
+        nobody who was heard since has told of its runner. None of that is promised."""
+        has_thawed = self.clock.now_s >= worker.crew.machine.thaws_s + KILL_S
+        return has_thawed and not worker.crew.is_unwatched and worker.incarnation not in self.unknown
+
+    def running(self, run: str, generation: int, node: str | None = None) -> list[Worker]:
+        """The workers of a generation that count; on one node only, if it is named."""
+        return [w for w in self.living(run, generation) if node in (None, w.node) and self.can_run(w)]
+
+    def is_told_by_runners(self, run: str, record: RunRecord) -> bool:
+        """Whether living runners know all that is to be known of a run: it is live, and nothing was wanted of it that
+        only the journal holds."""
+        truth = self.runs[run]
+        if record.phase not in (Phase.LAUNCHING, Phase.RUNNING) or truth.asked_stop or truth.untold:
+            return False
+        runners = (self.runners.get((seat.node, run)) for seat in record.seats)
+        numbers = [r.member.generation for r in runners if r is not None and r.is_alive and r.member is not None]
+        return numbers == [record.generation] * len(record.seats)
 
     def is_whole(self, run: str, record: RunRecord) -> bool:
         """Whether every rank of its generation runs, or has ended with 0."""

@@ -5,7 +5,11 @@ from protocol.coordinator_events import LIVE, Phase
 from protocol.member_events import SETTLED
 from protocol.messages.control import RunStatus
 from protocol.rendezvous import ATTEMPTS_MAX, FRESH_S
+from protocol.timing import DRIFT
 from tests.sim.truth import Facts, Truth
+
+PATIENCE_S = 6.0
+"""Who is silent for so much longer than a lease is missed."""
 
 LOOKS_MAX = 4
 """What is decided, or asked for, comes with the next renewals; somebody looks once a second."""
@@ -28,13 +32,24 @@ class WaitingRules:
         usable = min(table.nnodes[1], len(fit))
         is_active = not machine.is_final and machine.stop is None and self._facts.is_fair
         has_seats = machine.phase in LIVE
-        alive = {s.node for s in truth.before.seats if s.node not in truth.before.lost} if has_seats else set()
+        gone = {*truth.before.lost, *truth.before.lapsed}
+        alive = {s.node for s in truth.before.seats if s.node not in gone} if has_seats else set()
         is_short = len(truth.wanted | alive) < usable
         self._see(truth, f"{run} has too few runners, and does not ask for more", is_active and is_short)
         ready = [node for node in fit if self._is_ready(run, node)]
         are_all = len(ready) >= usable >= table.nnodes[0]
         is_idle = is_active and machine.phase is Phase.FORMING and self._may_mix
         self._see(truth, f"{run} has all its nodes, and does not begin", is_idle and are_all)
+
+    def on_silence(self, run: str, machine: Coordinator, status: RunStatus, now_s: float) -> None:
+        """R7: who waits for a proof says for whose."""
+        if machine.phase not in LIVE or machine.takeover is not None:
+            return
+        leases, timing = machine.current.leases, self._facts.setup.timing
+        open_nodes = machine.seats.keys() - machine.current.gone
+        silent = [node for node in open_nodes if leases.silent_s(node, now_s) > timing.ttl_s + PATIENCE_S]
+        is_mute = bool(silent) and not any(node in status.waiting_for for node in silent)
+        self._see(self._facts.runs[run], f"{run} does not say for whose proof it waits", is_mute)
 
     @staticmethod
     def _see(truth: Truth, what: str, is_so: bool) -> None:
@@ -64,9 +79,13 @@ class WaitingRules:
         return incarnation in truth.offered and truth.offered[incarnation][1] != last
 
     def on_launched(self, run: str, machine: Coordinator) -> None:
-        """Every node of a generation has just been heard to offer itself."""
+        """Every node of a generation has just been heard to offer itself; not where it was taken over from runners."""
+        if machine.current.launched_s is None:
+            return
         truth, now_s = self._facts.runs[run], self._facts.clock.now_s
         for seat in machine.seats.values():
             assert seat.incarnation in truth.offered, f"{seat.incarnation} has ranks, and has offered none"
             silent_s = now_s - truth.offered[seat.incarnation][0]
-            assert silent_s <= FRESH_S + 1e-6, f"{seat.incarnation} has ranks, and was silent for {silent_s:.1f} s"
+            assert silent_s <= FRESH_S / (1 - DRIFT) + 1e-6, (
+                f"{seat.incarnation} has ranks, and was silent for {silent_s:.1f} s"
+            )

@@ -7,7 +7,14 @@ from typing import Protocol
 from protocol.member_events import Cleared, Exited, Launched, Wrote
 from protocol.messages.member import Assignment, RankExit, SpawnFailure
 from protocol.signals import SIGKILL
+from protocol.timing import KILL_S
 from tests.sim.kernel import Process
+
+PATIENCE_S = 5.0
+"""So long after SIGKILL what is still there counts as gone, as in supervisor/runner/workers.py."""
+
+LOOK_S = 0.05
+"""Between two looks for what is left."""
 
 
 @dataclass
@@ -21,14 +28,16 @@ class Program:
     ends_s: tuple[float, float] = (0.0, 0.4)  # after the stop signal
     deaf: float = 0.0  # ends only by SIGKILL
     leaves: float = 0.0  # leaves processes behind that end only by SIGKILL
+    kills_s: tuple[float, float] = (0.0, 0.01)  # from SIGKILL to the last instruction
     stuck: float = 0.0  # is in the kernel's hands for a while when it is killed
+    stuck_s: tuple[float, float] = (1.0, 4.0)
     obeys: float = 0.2  # ends with 0 when it gets the stop signal
     follows: float = 0.4  # dies of it when another rank has died
     unspawnable: float = 0.0
     fails_early: float = 0.0  # exits with 1 soon after its spawn
 
 
-class Witness(Protocol):
+class Onlooker(Protocol):
     """Who sees what the ranks really do: the invariants."""
 
     def on_spawned(self, worker: "Worker") -> None:
@@ -36,6 +45,9 @@ class Witness(Protocol):
 
     def on_ended(self, worker: "Worker") -> None:
         """Nothing of a rank can run user code any more."""
+
+    def on_fenced(self, crew: "Crew") -> None:
+        """Its runner, or the guard there, sees that the lease is over."""
 
     def on_failed(self, worker: "Worker") -> None:
         """A rank has failed by itself, or could not even be spawned."""
@@ -58,6 +70,9 @@ class Worker:
         self.is_there = True  # the main process, to be reaped
         self.main_runs = True  # user code
         self.rest_runs = clock.chance(crew.program.leaves)
+        self.rest_is_there = self.rest_runs
+        self.is_killed = False  # its main process was sent SIGKILL
+        self.rest_is_killed = False
         self.is_deaf = clock.chance(crew.program.deaf)
         self.exit: tuple[int | None, int | None] | None = None  # code and signal of the main process
 
@@ -74,7 +89,7 @@ class Crew:
     def __init__(
         self,
         machine: Process,
-        witness: Witness,
+        onlooker: Onlooker,
         program: Program,
         run: str,
         node: str,
@@ -83,7 +98,7 @@ class Crew:
         on_death: Callable[[Worker], None],
     ) -> None:
         self.machine = machine
-        self.witness = witness
+        self.onlooker = onlooker
         self.program = program
         self.run = run
         self.node = node
@@ -94,6 +109,7 @@ class Crew:
         self._untold: list[object] | None = None  # what the ranks do while they are being spawned
         self._is_cleared = False
         self._pids = 100
+        self.is_unwatched = False  # runner and guard are dead at once: only their supd can end what is left
 
     # --- what the runner does ------------------------------------------------------------------------------------
 
@@ -106,12 +122,12 @@ class Crew:
             rank = assignment.first_rank + local
             if clock.chance(self.program.unspawnable):
                 clock.seen["fault: rank could not be spawned"] += 1
-                self.witness.on_failed(Worker(self, assignment, rank, 0))
+                self.onlooker.on_failed(Worker(self, assignment, rank, 0))
                 failure = SpawnFailure(rank=rank, path="/x", reason="no such file")
                 break
             self._pids += 1
             worker = self.workers[rank] = Worker(self, assignment, rank, self._pids)
-            self.witness.on_spawned(worker)
+            self.onlooker.on_spawned(worker)
             self._live(worker)
         pids = tuple(worker.pid for worker in self.workers.values())
         event = Launched(assignment.generation, pids, failure)
@@ -130,13 +146,7 @@ class Crew:
             return
         clock = self.machine.clock
         if number == SIGKILL:
-            is_stuck = clock.chance(self.program.stuck)
-            if is_stuck:
-                clock.seen["fault: killed rank waits for the kernel"] += 1
-            self._stop_code(worker, main=True)
-            self.machine.after(
-                clock.rng.uniform(1.0, 4.0) if is_stuck else 0.005, lambda: self._end(worker, None, number)
-            )
+            self._kill_main(worker)
         elif worker.is_deaf:
             clock.seen["fault: rank ignores the stop signal"] += 1
         else:
@@ -145,35 +155,102 @@ class Crew:
 
     def clear(self, generation: int, wait_s: float) -> None:
         """End what is left of the generation, with SIGKILL after a while; one Cleared follows."""
-        if any(worker.rest_runs for worker in self.workers.values()):
+        if self._left:
             self.machine.after(wait_s, lambda: self._kill_rest(generation))
         elif not self._is_cleared:
             self._clear(generation)
 
+    def kill_all(self) -> bool:
+        """The lease is over: SIGKILL to all there is. It reaches the last of them within KILL_S. Returns whether there
+        was anything that had not got it."""
+        self.onlooker.on_fenced(self)
+        mains = [worker for worker in self.workers.values() if worker.is_there and not worker.is_killed]
+        rests = [worker for worker in self.workers.values() if worker.rest_is_there and not worker.rest_is_killed]
+        for worker in mains:
+            self._kill_main(worker, KILL_S)
+        for worker in rests:
+            self._kill_rest_of(worker, KILL_S)
+        return bool(mains or rests)
+
+    def _kill_main(self, worker: Worker, within_s: float = 0.0) -> None:
+        """SIGKILL to a main process: first its code stops, and a little later it can be reaped."""
+        if worker.is_killed:
+            return
+        worker.is_killed = True
+        stops_s = self._kills_s(within_s)
+        self.machine.after(stops_s, lambda: self._stop_code(worker, main=True))
+        self.machine.after(stops_s + self._leaves_s(), lambda: self._end(worker, None, SIGKILL))
+
+    def _kill_rest_of(self, worker: Worker, within_s: float = 0.0) -> None:
+        if worker.rest_is_killed:
+            return
+        worker.rest_is_killed = True
+        stops_s = self._kills_s(within_s)
+        self.machine.after(stops_s, lambda: self._stop_code(worker, rest=True))
+        self.machine.after(stops_s + self._leaves_s(), lambda: self._bury_rest(worker))
+
+    def _kills_s(self, within_s: float) -> float:
+        return self.machine.clock.rng.uniform(*((0.0, within_s) if within_s else self.program.kills_s))
+
+    def _leaves_s(self) -> float:
+        """How long the kernel keeps a process that was killed."""
+        clock = self.machine.clock
+        if not clock.chance(self.program.stuck):
+            return 0.005
+        clock.seen["fault: killed process waits for the kernel"] += 1
+        return clock.rng.uniform(*self.program.stuck_s)
+
+    @staticmethod
+    def _bury_rest(worker: Worker) -> None:
+        worker.rest_is_there = False
+
+    @property
+    def _left(self) -> list[Worker]:
+        """Of which something is still there."""
+        return [worker for worker in self.workers.values() if worker.is_there or worker.rest_is_there]
+
     def _kill_rest(self, generation: int) -> None:
         if self._is_cleared or not all(worker.generation == generation for worker in self.workers.values()):
             return
-        for worker in self.workers.values():
-            self._stop_code(worker, rest=True)
-        self._clear(generation)
+        for worker in self._left:
+            self._kill_rest_of(worker)
+        self._see_whether_clear(generation, self.machine.clock.now_s + PATIENCE_S)
 
-    def _clear(self, generation: int) -> None:
+    def _see_whether_clear(self, generation: int, gives_up_s: float) -> None:
+        if self._is_cleared or not all(worker.generation == generation for worker in self.workers.values()):
+            return
+        left, clock = self._left, self.machine.clock
+        if left and clock.now_s < gives_up_s:
+            self.machine.after(LOOK_S, lambda: self._see_whether_clear(generation, gives_up_s))
+            return
+        clock.seen["fault: killed process outlives the patience"] += len(left)
+        self._clear(generation, tuple(worker.pid for worker in left))
+
+    def _clear(self, generation: int, stuck_pids: tuple[int, ...] = ()) -> None:
         self._is_cleared = True
-        self.machine.after(0.002, lambda: self._put(Cleared(generation)))
+        self.machine.after(0.002, lambda: self._put(Cleared(generation, stuck_pids)))
 
     def sweep(self) -> None:
         """SIGKILL to all that is left, from outside: the guard, or supd."""
         for worker in self.workers.values():
             if worker.is_there and worker.exit is None:
                 worker.is_there, worker.exit = False, (None, SIGKILL)
+            worker.rest_is_there = False
             self._stop_code(worker, main=True, rest=True)
+        self.is_unwatched = False
+
+    def orphan(self) -> None:
+        """Their runner is dead: the kernel ends main processes, but for those that have seen to it that it does not."""
+        for worker in self.workers.values():
+            if self.machine.clock.chance(0.5):
+                self._stop_code(worker, main=True)
 
     # --- what happens to them ------------------------------------------------------------------------------------
 
     def crash(self, worker: Worker, code: int | None, signal: int | None) -> None:
         """Its program fails by itself, or somebody else kills it."""
         if worker.main_runs:
-            self.witness.on_failed(worker)
+            self.onlooker.on_failed(worker)
             self._end(worker, code, signal)
 
     def _live(self, worker: Worker) -> None:
@@ -203,6 +280,8 @@ class Crew:
         clock = self.machine.clock
         worker.is_there, worker.exit = False, (code, signal)
         self._stop_code(worker, main=True)
+        if self._is_cleared:
+            return  # it had counted as gone
         exit = RankExit(
             code=code,
             signal=signal,
@@ -221,7 +300,7 @@ class Crew:
         worker.main_runs &= not main
         worker.rest_runs &= not rest
         if did_run and not worker.may_run:
-            self.witness.on_ended(worker)
+            self.onlooker.on_ended(worker)
 
     def _tell(self, event: object) -> None:
         if self._untold is not None:

@@ -4,23 +4,29 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from protocol.coordinator_events import FINAL, Phase, RestartRequested, RunRecord, StopRequested
+from protocol.coordinator_events import FINAL, LIVE, Phase, RestartRequested, RunRecord, StopRequested
 from protocol.messages.fleet import Join
+from protocol.timing import DRIFT
 from protocol.versions import VERSIONS
+from tests.sim.draws import draw
 from tests.sim.host import Host, Journal
 from tests.sim.invariants import Invariants
-from tests.sim.kernel import Act, Clock, Write
-from tests.sim.network import CALM, Network, Server
+from tests.sim.kernel import Act, BootClock, Clock, Write
+from tests.sim.network import CALM, NOTICE_CUT_S, Network, Server
 from tests.sim.runner import Machine, Runner
-from tests.sim.setup import FORGETFUL, HOST, Setup, draw, state_of
+from tests.sim.setup import FORGETFUL, Setup, state_of
 from tests.sim.strangers import PLACE
 from tests.sim.supd import NodeDisk, Supd
 from tests.sim.troubles import Troubles
+from tests.sim.truth import HELPED_S
 from tests.sim.workers import Worker
 
 PORT = 29410
 SETTLE_S = 60.0
 """R7: after the last fault a run is running, or over, within so much and the waits that its job names."""
+
+BACK_S = 10.0
+"""Within so much after the last fault every supd is back, however long it was to be away."""
 
 DIES_WRITING = 0.006
 """How often a write is the last thing that a supd does, in every seed: much hangs on what is written before what is
@@ -49,7 +55,8 @@ class World:
         self.has_faults = False
         for place in self.setup.places:
             name = place.rstrip("'")
-            machine = self.machines[place] = Machine(self.clock, name, self.clock.rng.uniform(0.0, 1e5), place)
+            boot = BootClock(self.clock.rng.uniform(0.0, 1e5), 1.0 + self.clock.rng.uniform(-DRIFT, DRIFT))
+            machine = self.machines[place] = Machine(self.clock, name, boot, place)
             machine.nproc = self.setup.nproc
             machine.digest = {"script": self.setup.digests.get(name, "one")}
             machine.is_broken = name in self.setup.broken
@@ -62,6 +69,9 @@ class World:
         """The whole life of the fleet. Raises AssertionError where a rule is broken."""
         self.clock.after(self.setup.begins_s, self.start_run)
         self.clock.run_until(self.setup.calm_s)
+        if self.setup.must_go_on:
+            assert self.has_settled(), "R7: nothing has happened, and the run does not run"
+            self.truth.must_go_on = True
         self.go_wrong(self.setup.faults_s)
         self.settle()
         self.wind_up()
@@ -81,17 +91,45 @@ class World:
         self.has_faults = False
         self.truth.quiet_since_s = self.clock.now_s
         self.network.weather = CALM
-        self.network.cut_until_s.clear()
+        self.network.heal()
         self.program.unspawnable = self.program.fails_early = 0.0
         self.program.spread_s = 0.1
         for machine in self.machines.values():
             machine.busy_until_s = 0.0
+            machine.after(self.clock.rng.uniform(0.0, BACK_S), partial(self.start_supd, machine.place))
         spec = self.setup.spec
+        self.clock.after(HELPED_S, self._help)
         bound_s = SETTLE_S + spec.stop.pre_wait_s + spec.stop.grace_s
         bound_s += spec.restart.backoff_max_s + spec.rendezvous.join_timeout_s
         self.clock.run_until(self.clock.now_s + bound_s, self.has_settled)
+        self.truth.must_go_on = False
         late = [name for name in self.journal.runs if not self.is_settled(name)]
         assert not late, f"R7: {late[0]} is still {self.journal.runs[late[0]].phase} {bound_s:g} s after the last fault"
+
+    def _help(self) -> None:
+        """Where nobody is left to prove what is true, an operator gives their word: where a disk was lost, or a journal
+        before what it had been told mattered. Where a generation cannot be taken over, that is a restart."""
+        host = self.host
+        assert host is not None, "there has never been a host"
+        for run, record in self.journal.runs.items():
+            for seat in record.seats if record.phase in LIVE else ():
+                runner = self.truth.runners.get((seat.node, run))
+                is_gone = runner is None or runner.incarnation != seat.incarnation or not runner.lock_is_held
+                is_forgotten = seat.node in self.truth.wiped or self.truth.is_journal_lost
+                if is_gone and is_forgotten and seat.node not in (*record.lost, *record.lapsed):
+                    host.lose_node(seat.node, "me")
+        for driven in list(host.runs.values()):
+            for node in sorted(driven.machine.roll.busy):
+                runner = self.truth.runners.get((node, driven.name))
+                if node in self.truth.wiped and (runner is None or not runner.lock_is_held):
+                    host.lose_node(node, "me")
+        is_long = self.clock.now_s > (self.truth.quiet_since_s or 0.0) + 1.5 * HELPED_S
+        for driven in list(host.runs.values()) if is_long else ():
+            if driven.machine.takeover is not None:
+                assert host.status_of(driven.name).waiting_for, f"R7: {driven.name} does not say for whom it waits"
+                self.clock.seen["taken: generation that nobody can name"] += 1
+                self.restart(driven.name)
+        self.clock.after(HELPED_S, self._help)
 
     def wind_up(self) -> None:
         """Every run comes to its end, and nothing is left of it anywhere."""
@@ -103,6 +141,8 @@ class World:
         bound_s = WIND_UP_S + stop.pre_wait_s + stop.grace_s + (program.trains_s or 0.0) + self.setup.program.spread_s
         bound_s += 0.0 if is_endless else SETTLE_S + self.setup.spec.rendezvous.join_timeout_s
         self.clock.run_until(self.clock.now_s + bound_s, self.is_empty)
+        left = [w for run in self.truth.runs for w in self.truth.living(run)]
+        assert not left, f"R1: {len(left)} ranks live on after the end"
         assert self.is_empty(), f"{bound_s:g} s after the end there is still: {', '.join(self.leftovers())}"
         for name in self.journal.runs:
             self.clock.seen[f"run: {self.journal.runs[name].phase}"] += 1
@@ -110,7 +150,9 @@ class World:
     def has_settled(self) -> bool:
         """Whether every process is there, and every run is running or over."""
         are_back = all(name in self.supds and self.supds[name].is_alive for name in self.setup.places)
-        return are_back and bool(self.journal.runs) and all(map(self.is_settled, self.journal.runs))
+        served = {r.run for m in self.machines.values() for r in m.runners.values() if r.is_alive and r.member}
+        are_known = served <= self.journal.runs.keys() and (bool(self.journal.runs) or self.truth.is_journal_lost)
+        return are_back and are_known and all(map(self.is_settled, self.journal.runs))
 
     def is_settled(self, name: str) -> bool:
         """Whether a run is over, or all its ranks train."""
@@ -127,7 +169,7 @@ class World:
     def _has_its_name(self, place: str) -> bool:
         """Whether the machine there can tell what it knows, and nobody else under its name."""
         holder = self.journal.nodes.get(self.machines[place].name)
-        return not self.setup.twin or (holder is not None and holder.identity == state_of(place))
+        return not self.setup.twin or (holder is not None and holder.identity == self.disks[place].identity)
 
     def is_empty(self) -> bool:
         """Whether nothing is left of any run."""
@@ -137,7 +179,7 @@ class World:
 
     def start_supd(self, name: str) -> None:
         """Start the supd of a machine, where none runs."""
-        if (old := self.supds.get(name)) is not None and old.is_alive:
+        if ((old := self.supds.get(name)) is not None and old.is_alive) or not self.machines[name].is_on:
             return
         machine, setup, rng = self.machines[name], self.setup, self.clock.rng
         self.truth.shake(machine.name)
@@ -155,8 +197,8 @@ class World:
             setup,
             self.truth.on_buried,
         )
-        if name == HOST:
-            self.host = Host(supd, self.journal, self.join_of(name), self.truth, self.reaches, write, rng.random)
+        if name == self.truth.host:
+            self.host = Host(supd, self.journal, self.join_of(name), self.truth, self.reaches, write, rng.random, setup)
 
     def kill_supd(self, name: str, away_s: float | None) -> None:
         """SIGKILL to the supd of a machine; it is started again after a while, None: never."""
@@ -170,11 +212,47 @@ class World:
         machine = self.machines[name]
         machine.tell("everything there is killed")
         for runner in machine.runners.values():
-            runner.has_guard = False
-            runner.kill()
+            runner.kill_both()
             runner.crew.sweep()
         if self.supds[name].is_alive:
             self.kill_supd(name, away_s)
+
+    def freeze(self, name: str, seconds: float) -> None:
+        """A whole machine stands still for so long."""
+        machine = self.machines[name]
+        machine.tell("is frozen for {:.1f} s", seconds)
+        runners = machine.runners.values()
+        processes = [machine, *runners, *(runner.guard for runner in runners)]
+        for process in [*processes, self.supds[name]] if name in self.supds else processes:
+            process.freeze(seconds)
+        self.truth.shake(name, for_s=seconds)
+        self.truth.on_frozen(machine)
+
+    def switch_off(self, name: str, off_s: float, *, wipes: bool = False) -> None:
+        """The power of a machine goes, and comes again after a while: with its disk, or (`wipes`) with an empty one."""
+        machine = self.machines[name]
+        machine.tell("is switched off for {:.1f} s{}", off_s, ", and its disk is wiped" if wipes else "")
+        machine.is_on = False
+        self.truth.shake(machine.name, for_s=off_s + NOTICE_CUT_S)
+        for runner in machine.runners.values():
+            self.network.vanish(runner)
+            runner.kill_both()
+            runner.crew.sweep()
+        if (supd := self.supds.get(name)) is not None:
+            self.network.vanish(supd)
+            supd.kill()
+        self.clock.after(off_s, partial(self._switch_on, name, wipes=wipes))
+
+    def _switch_on(self, name: str, *, wipes: bool) -> None:
+        machine, disk = self.machines[name], self.disks[name]
+        machine.is_on = True
+        machine.starts_again()
+        if wipes:
+            self.disks[name] = NodeDisk(identity=f"{disk.identity}, new", made=disk.made)
+            machine.records.clear()
+            machine.runners.clear()
+            self.truth.wiped.add(machine.name)
+        machine.after(self.clock.rng.uniform(0.1, 1.0), partial(self.start_supd, name))
 
     def join_of(self, name: str) -> Join:
         """What the supd of a machine says of itself."""
@@ -187,14 +265,14 @@ class World:
             incarnation=max(disk.starts, 1),
             address=name,
             port=PORT,
-            join=(f"{HOST}:{PORT}",),
+            join=(f"{self.truth.host}:{PORT}",),
             labels=self.setup.labels.get(node, {}),
             wall_s=self.clock.now_s,
         )
 
     def find_host(self) -> tuple[Server, str] | None:
         """Who listens at the host's address."""
-        return (self.host, HOST) if self.host is not None and self.host.process.is_alive else None
+        return (self.host, self.truth.host) if self.host is not None and self.is_host_up else None
 
     def reaches(self, name: str) -> bool:
         """Whether the host reaches a supd at this address."""
@@ -204,8 +282,8 @@ class World:
         return (
             supd is not None
             and supd.is_alive
-            and self.clock.now_s >= supd.thaws_s
-            and not self.network.is_cut(self.machines[name].name, HOST)
+            and supd.is_awake
+            and not self.network.is_cut_off(self.machines[name].name, self.truth.host)
         )
 
     def start_runner(self, machine: Machine, run: str, incarnation: str) -> None:
@@ -223,9 +301,9 @@ class World:
     def write(self, name: str, commit: Act) -> Write:
         """A write of a node's journal, which may be slow, or the last thing that its supd does."""
         if self.has_faults and not self.setup.is_gentle and self.clock.chance(DIES_WRITING):
-            self.clock.seen[f"fault: {'host' if name == HOST else 'supd'} killed in a write"] += 1
+            self.clock.seen[f"fault: {'host' if name == self.truth.host else 'supd'} killed in a write"] += 1
             return Write(0.0, partial(self._die_writing, name, commit))
-        if self.has_faults and name != HOST and self.clock.chance(self.setup.aimed.get(FORGETFUL, 0.0)):
+        if self.has_faults and name != self.truth.host and self.clock.chance(self.setup.aimed.get(FORGETFUL, 0.0)):
             self.clock.seen[f"fault: {FORGETFUL}"] += 1
             self.supds[name].after(1.3, lambda: self.kill_supd(name, self.clock.rng.uniform(*self.setup.away_s)))
             return Write(2.0, commit)  # all that a node's machine writes is that a runner's end is settled
@@ -243,17 +321,41 @@ class World:
             return self.clock.rng.uniform(0.01, 2.0)
         return 0.0
 
-    def put_back(self, run: str, record: RunRecord) -> None:
-        """The host is killed, and what its journal has of a run is older when it comes back."""
-        self.kill_supd(HOST, self.clock.rng.uniform(*self.setup.away_s))
+    def put_back(self, run: str, record: RunRecord, *, epochs: int = 0) -> None:
+        """The host is killed, and what its journal has of a run is older when it comes back; and so many epochs lower
+        is what it has counted."""
+        self.kill_supd(self.truth.host, self.clock.rng.uniform(*self.setup.away_s))
         self.journal.runs[run] = record
+        self.journal.epoch = max(self.journal.epoch - epochs, 1)
         self.truth.on_put_back(run, record)
+
+    def move_host(self, to: str) -> None:
+        """The coordinator is moved to another node with its journal. Both supds are killed for that."""
+        old, self.truth.host = self.truth.host, to
+        for name in (old, to):
+            self.kill_supd(name, self.clock.rng.uniform(*self.setup.away_s))
+        for supd in self.supds.values():
+            supd.meet_another_host()
+            supd.line.drop()
+
+    @property
+    def is_host_up(self) -> bool:
+        """Whether the coordinator lives."""
+        return self.host is not None and self.host.process.is_alive
+
+    def lose_journal(self) -> None:
+        """The host is killed, and knows nothing when it comes back."""
+        self.kill_supd(self.truth.host, self.clock.rng.uniform(*self.setup.away_s))
+        self.truth.on_journal_lost()
+        self.journal.forget()
+        for supd in self.supds.values():
+            supd.meet_another_host()
 
     # --- operators -----------------------------------------------------------------------------------------------
 
     def start_run(self) -> None:
         """An operator starts a run: once it is accepted it is in the journal."""
-        if self.host is None or not self.host.process.is_alive:
+        if self.host is None or not self.is_host_up:
             if not self.journal.runs:
                 self.clock.after(0.5, self.start_run)
             return

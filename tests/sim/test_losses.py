@@ -1,0 +1,136 @@
+"""Stories of loss: silence, cuts, pauses, and a coordinator that is away (architecture, section 4)."""
+
+import pytest
+
+from protocol.coordinator_events import Phase
+from tests.sim.cuts import both_ways
+from tests.sim.setup import HOST
+from tests.sim.story import RUN, Story
+
+
+def assert_goes_on(story: Story) -> None:
+    """Its first generation has not ended."""
+    assert (story.record.phase, story.record.generation, story.record.incidents) == (Phase.RUNNING, 0, 0)
+
+
+def test_training_goes_on_while_every_supd_and_the_coordinator_are_away_for_ten_minutes() -> None:
+    story = Story()
+    for node in "abc":
+        story.world.kill_supd(node, away_s=600.0)
+    story.let_pass(590.0)
+    assert_goes_on(story)
+    story.let_pass(20.0)
+    assert_goes_on(story)
+    story.ends_well()
+
+
+@pytest.mark.parametrize("ways", [[("a", "b"), ("b", "a")], [("a", "b")], [("b", "a")]])
+def test_training_goes_on_where_only_the_coordinators_link_to_one_node_is_cut(ways: list[tuple[str, str]]) -> None:
+    story = Story()
+    story.cut(ways, 30.0)
+    story.let_pass(25.0)
+    assert_goes_on(story)
+    assert story.world.clock.seen["passed on: answer"] > 0
+    story.let_pass(15.0)
+    assert_goes_on(story)
+    story.ends_well()
+
+
+def test_a_node_that_is_cut_off_ends_its_ranks_before_the_others_go_on_and_is_told_to_stop_when_it_comes_back() -> None:
+    story = Story(nnodes=(2, 3), extra_nodes="grow")
+    story.cut_off("b", 20.0)
+    story.let_pass(12.0)
+    assert (story.record.phase, story.record.generation, story.nodes) == (Phase.RUNNING, 1, ["a", "c"])
+    assert story.record.incident is not None
+    assert story.record.incident.cause == "node-lost"
+    story.let_pass(15.0)
+    member = story.runner_on("b").member
+    assert member is not None
+    assert (member.part, member.generation) == ("stopped", 1)
+    story.ends_well()
+
+
+def test_members_that_are_cut_off_together_end_their_ranks_and_the_rest_goes_on() -> None:
+    story = Story(nnodes=(1, 3), extra_nodes="grow")
+    story.cut(both_ways([("a", "b"), ("a", "c")]), 30.0)
+    story.let_pass(20.0)
+    assert (story.record.phase, story.record.generation, story.nodes) == (Phase.RUNNING, 1, ["a"])
+    story.ends_well()
+
+
+def test_what_runs_on_a_machine_that_thaws_is_gone_as_soon_as_its_guard_has_read_the_clock() -> None:
+    story = Story(nnodes=(2, 3), extra_nodes="grow")
+    story.world.freeze("c", 20.0)
+    story.let_pass(12.0)
+    assert (story.record.generation, story.nodes) == (1, ["a", "b"])
+    assert story.rank_on("c").generation == 0
+    story.let_pass(8.5)
+    assert {worker.generation for worker in story.world.truth.living(RUN)} == {1}
+    story.ends_well()
+
+
+def test_the_guard_of_a_runner_that_is_frozen_ends_its_ranks_when_their_lease_is_over() -> None:
+    story = Story(nnodes=(2, 3), extra_nodes="grow")
+    story.runner_on("b").freeze(30.0)
+    story.world.truth.shake("b", for_s=30.0)
+    story.let_pass(10.0)
+    assert story.world.clock.seen["guard: kills"] == 1
+    assert (story.record.phase, story.record.generation, story.nodes) == (Phase.RUNNING, 1, ["a", "c"])
+    story.ends_well()
+
+
+def test_a_machine_that_is_switched_off_is_lost_by_its_lease_alone() -> None:
+    story = Story(nnodes=(2, 3), extra_nodes="grow")
+    story.world.switch_off("b", 30.0)
+    story.let_pass(8.0)
+    assert (story.record.phase, story.record.generation, story.nodes) == (Phase.RUNNING, 1, ["a", "c"])
+    story.ends_well()
+
+
+def test_a_coordinator_that_has_lost_its_journal_takes_over_what_runs() -> None:
+    story = Story()
+    seats = story.record.seats
+    story.world.lose_journal()
+    assert RUN not in story.world.journal.runs
+    story.let_pass(10.0)
+    assert_goes_on(story)
+    assert story.record.seats == seats
+    story.ends_well()
+
+
+def test_the_coordinator_is_frozen_and_judges_nobody_by_that_time() -> None:
+    story = Story()
+    story.world.supds[HOST].freeze(20.0)
+    story.world.truth.shake(HOST, for_s=20.0)
+    story.let_pass(40.0)
+    assert_goes_on(story)
+    story.ends_well()
+
+
+def test_a_run_whose_only_node_is_dark_waits_for_proof_and_an_operator_can_give_it() -> None:
+    story = Story(nnodes=(1, 1), exclude=("a",))
+    node = story.nodes[0]
+    story.world.switch_off(node, 1000.0)
+    story.let_pass(30.0)
+    assert (story.record.phase, story.record.generation) == (Phase.RUNNING, 0)
+    assert node in story.waits_for
+    assert f"supctl node lost {node}" in story.waits_for
+    assert story.world.host is not None
+    story.world.host.lose_node(node, "me")
+    story.let_pass(8.0)
+    assert (story.record.phase, story.record.generation) == (Phase.RUNNING, 1)
+    assert story.nodes != [node]
+
+
+def test_who_has_stopped_and_is_lost_gives_no_word_to_those_that_run_on() -> None:
+    """Found by hand: b, whose witnesses had stopped unheard, got their word for ever, and was lost by their loss."""
+    story = Story(nnodes=(1, 5), extra_nodes="grow", names="abcdef", exclude=("a",))
+    assert story.nodes == ["b", "c", "d", "e", "f"]
+    story.cut(both_ways([(here, there) for here in "bcdf" for there in "ae"]), 40.0)
+    story.let_pass(0.3)
+    for node in "cdf":
+        rank = story.rank_on(node)
+        rank.crew.crash(rank, 1, None)
+    story.let_pass(30.0)
+    assert (story.record.phase, story.record.generation, story.nodes) == (Phase.RUNNING, 1, ["e"])
+    story.ends_well()

@@ -36,8 +36,7 @@ class NamespaceFleet(Fleet):
 
     def close(self) -> None:
         """What is cut off would not hear of its end."""
-        for name in self.hosts.of:
-            self.hosts.heal(name)
+        self.hosts.heal()
         super().close()
 
 

@@ -89,6 +89,7 @@ LETTERS_OF_KINDS = {
     "protocol/topology_checks.py": "J",
     "supervisor/shell/config.py": "S",
     "supervisor/shell/config_checks.py": "S",
+    "supervisor/shell/config_rules.py": "S",
 }
 """The files that speak of one of the two files only; what others find wrong can be wrong with both."""
 

@@ -13,14 +13,14 @@ from typing import get_args
 import msgspec
 import pytest
 
-from protocol import coordinator_events, framing, job, restart, versions
-from protocol.messages import Message, control, fleet, member, runner
+from protocol import coordinator_events, framing, job, restart, timing, versions
+from protocol.messages import Message, control, fleet, member, runner, witness
 from supervisor.daemon import door
 from tests.e2e.fleet import running_fleet
 from tests.e2e.supd import TIMEOUT_S
 
 PAGE = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
-MODULES = (fleet, member, job, control, runner, coordinator_events, restart)
+MODULES = (fleet, member, timing, witness, job, control, runner, coordinator_events, restart)
 
 
 STRUCTS = [

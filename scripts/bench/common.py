@@ -179,6 +179,7 @@ class Outcome:
     unit: str
     samples: Samples
     figures: Sequence[Figure]
+    counted: str = "rounds"  # what there is one sample of
 
 
 def report(options: Options, outcomes: Sequence[Outcome]) -> int:
@@ -216,7 +217,7 @@ def _table(outcome: Outcome) -> str:
     floor = samples.median("floor") if "floor" in samples.of else None
     lines = [
         outcome.title,
-        f"{count} rounds, {machine['cpus']} CPUs, Python {machine['python']}, Linux {machine['kernel']}",
+        f"{count} {outcome.counted}, {machine['cpus']} CPUs, Python {machine['python']}, Linux {machine['kernel']}",
         "",
         f"{outcome.unit:<22}{'median':>10}{'min':>10}{'max':>10}"
         + (f"{'of floor':>12}{'over floor':>12}" if floor else ""),

@@ -24,6 +24,19 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def family_of(pid: int) -> list[int]:
+    """A process and all that are below it."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError):
+                children.setdefault(parent_of(int(name)), []).append(int(name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, ())
+    return found
+
+
 def free_port(addresses: Sequence[str]) -> int:
     """A port, below those that the kernel gives out, that is free on all of them."""
     while True:
@@ -59,6 +72,7 @@ class FleetSide(Side):
 class _Node:
     folder: Path
     daemon: "subprocess.Popen[bytes]"
+    family: Sequence[int] = ()  # what was frozen or killed of it
 
     @property
     def control(self) -> Path:
@@ -150,6 +164,40 @@ class SupdFleet(FleetSide):
         for pid in (guard, runner, *workers):
             os.kill(pid, signal.SIGKILL)
         return killed_s
+
+    def freeze(self, number: int) -> float:
+        """Let a whole node fall silent, its supd too. Returns when."""
+        return self._signal(number, signal.SIGSTOP)
+
+    def kill_all(self, number: int) -> float:
+        """End all processes of a node at once, its supd too. Returns when."""
+        return self._signal(number, signal.SIGKILL)
+
+    def _signal(self, number: int, how: signal.Signals) -> float:
+        node = self._nodes[number]
+        node.family = family_of(node.daemon.pid)
+        begun_s = now_s()
+        for pid in node.family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, how)
+        return begun_s
+
+    def bring_back(self, number: int) -> None:
+        """After `freeze` or `kill_all`: the node is there again."""
+        node = self._nodes[number]
+        for pid in node.family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        if node.daemon.poll() is not None:
+            node.daemon.wait(LIMIT_S)
+            command = [str(self.commands / "supd"), "run", "--config", str(node.folder / "supd.toml")]
+            node.daemon = self._popen(command, f"supd-{number}")
+        wait_for("the node to be back", self._is_whole)
+
+    def _is_whole(self) -> bool:
+        """Whether every node answers; one may stand by until the next generation."""
+        nodes = self._read("nodes").get("nodes", [])
+        return len(nodes) == len(self._nodes) and all(node["state"] in ("ready", "standby") for node in nodes)
 
     def stop(self) -> None:
         if self._client is not None:

@@ -1,5 +1,6 @@
 """So many runners in one process, against one of members_server.py's servers: what it takes to connect them, to form a
-generation of them, and to form the next one without one of them.
+generation of them, to hear their renewals, to have them back after a restart, and to form the next generation without
+one of them.
 
     members_load.py supd|bare COUNT        prints JSON
 """
@@ -35,6 +36,7 @@ from protocol.messages.member import (
     Welcome,
     decode_to_runner,
 )
+from protocol.timing import DEFAULTS
 from protocol.versions import VERSIONS
 from supervisor.shell.channel import Channel
 from supervisor.shell.tls import client_context
@@ -43,6 +45,8 @@ IN_FLIGHT = 100  # handshakes at a time
 RENEWAL_S = 1.0
 LIMIT_S = 60.0
 SETTLE_S = 2.0  # for memory: everybody has renewed
+RENEWING_S = 10.0  # for the processor: nothing but renewals
+TTL_S = DEFAULTS.ttl_s  # after it a coordinator that has begun anew may miss somebody
 
 
 def now_s() -> float:
@@ -52,18 +56,26 @@ def now_s() -> float:
 class Runner:
     """One that says it does at once whatever it is told."""
 
-    def __init__(self, number: int, run: str, on_run: Callable[[int], None], on_welcome: Callable[[], None]) -> None:
+    def __init__(
+        self, number: int, run: str, on_run: Callable[[int], None], on_welcome: Callable[["Runner"], None]
+    ) -> None:
         self.node = node_name(number)
         self.incarnation = f"i{number:05}"
         self._run = run
         self._on_run = on_run
         self._on_welcome = on_welcome
         self._port = 20_000 + number % 10_000
-        self._renewals = 0
+        self.renewals = 0
         self._seat: Assignment | None = None
         self._part = Part.IDLE
         self._timer: asyncio.TimerHandle | None = None
-        self.channel = Channel(self._on_open, self._on_frame, lambda _: self.close())
+        self.channel = self.new_channel()
+
+    def new_channel(self) -> Channel:
+        """The one that it talks by from now on; it says nothing else before it is welcome."""
+        self.close()
+        self.channel = Channel(self._on_open, self._on_frame, lambda _: None)
+        return self.channel
 
     def _on_open(self, channel: Channel) -> None:
         hello = Hello(versions=VERSIONS, fleet=FLEET, node=self.node, run=self._run, incarnation=self.incarnation)
@@ -72,7 +84,9 @@ class Runner:
     def _on_frame(self, channel: Channel, payload: bytes) -> None:
         match decode_to_runner(payload):
             case Welcome():
-                self._on_welcome()
+                self._on_welcome(self)
+                if self._seat is not None:
+                    self.renew()
             case Answer(order=Run(assignment=seat)) if self._seat is None or self._seat.generation < seat.generation:
                 self._seat, self._part = seat, Part.RUNNING
                 self.renew()
@@ -80,22 +94,29 @@ class Runner:
             case Answer(order=Stop()) if self._part is Part.RUNNING:
                 self._part = Part.STOPPED
                 self.renew()
+            case _:
+                pass  # it goes on
+
+    @property
+    def is_running(self) -> bool:
+        """Whether nobody has told it to stop."""
+        return self._part is Part.RUNNING
 
     def renew(self) -> None:
         """Say everything, now and each second from now on."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(RENEWAL_S, self.renew)
-        self._renewals += 1
+        self.renewals += 1
         is_free = self._part is not Part.RUNNING
         self.channel.send(
             encode(
                 Renewal(
-                    number=self._renewals,
+                    number=self.renewals,
                     generation=NO_GENERATION if self._seat is None else self._seat.generation,
                     part=self._part,
                     ranks=self._ranks(),
-                    offer=Offer(slots=1, address=HOST, port=self._new_port()) if is_free else None,
+                    offer=Offer(slots=1, address=HOST, port=self._new_port(), witness_port=1) if is_free else None,
                 )
             )
         )
@@ -126,17 +147,22 @@ class Load:
         self._port = port
         self._tls = client_context(credential)
         self._runs: dict[int, int] = {}  # generation -> runners that were told to run it
-        self._welcomes = 0
+        self._welcome: set[Runner] = set()  # to the coordinator that there is now
         self._changed = asyncio.Event()
         self.runners = [Runner(number, run, self._on_run, self._on_welcome) for number in range(count)]
 
-    def _on_welcome(self) -> None:
-        self._welcomes += 1
+    def _on_welcome(self, runner: Runner) -> None:
+        self._welcome.add(runner)
         self._changed.set()
 
     def _on_run(self, generation: int) -> None:
         self._runs[generation] = self._runs.get(generation, 0) + 1
         self._changed.set()
+
+    @property
+    def renewals(self) -> int:
+        """Said so far."""
+        return sum(runner.renewals for runner in self.runners)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
@@ -147,11 +173,12 @@ class Load:
     async def connect(self) -> float:
         """Seconds until the last one is welcome."""
         begun_s = now_s()
+        self._welcome.clear()
         turns = asyncio.Semaphore(IN_FLIGHT)
         async with asyncio.TaskGroup() as group:
             for runner in self.runners:
                 group.create_task(self._connect(runner, turns))
-        await self._until(lambda: self._welcomes == len(self.runners))
+        await self._until(lambda: len(self._welcome) == len(self.runners))
         return now_s() - begun_s
 
     async def _connect(self, runner: Runner, turns: asyncio.Semaphore) -> None:
@@ -159,6 +186,18 @@ class Load:
             await asyncio.get_running_loop().create_connection(
                 lambda: runner.channel, HOST, self._port, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
             )
+
+    async def come_back(self, port: int) -> float:
+        """Seconds until the last one is welcome to the next coordinator. Whoever is then told to stop has been lost."""
+        self._port = port
+        for runner in self.runners:
+            runner.new_channel()
+        back_s = await self.connect()
+        await asyncio.sleep(TTL_S + SETTLE_S)
+        stopped = sum(not runner.is_running for runner in self.runners)
+        if stopped:
+            raise ValueError(f"{stopped} runners were told to stop after a restart of the coordinator")
+        return back_s
 
     async def form(self) -> float:
         """Seconds from the first offer to the last order to run."""
@@ -178,31 +217,64 @@ class Load:
         return now_s() - begun_s
 
 
+def cpu_s(pid: int) -> float:
+    """Time on a processor so far (proc_pid_stat(5), utime and stime)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def rss_kib(pid: int) -> float:
     """Resident memory (proc_pid_statm(5))."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
 
 
-async def measure(kind: str, count: int, server: "subprocess.Popen[bytes]", folder: Path) -> dict[str, float]:
+class Server:
+    """One of members_server.py's, as a process of its own. One that begins in the folder of another goes on from it."""
+
+    def __init__(self, kind: str, count: int, folder: Path) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("members_server.py")), kind, str(count), str(folder)]
+        with (folder / "server.err").open("ab") as err:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err)
+        assert self._process.stdout is not None
+        self.pid = self._process.pid
+        port, run = self._process.stdout.readline().split()
+        self.port, self.run = int(port), run.decode()
+
+    def tell_gone(self, runner: Runner) -> None:
+        """Prove that this one is gone."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"gone {runner.node} {runner.incarnation}\n".encode())
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+        with contextlib.suppress(OSError):
+            self._process.communicate()
+
+
+async def measure(kind: str, count: int, folder: Path, last: contextlib.ExitStack) -> dict[str, float]:
     """All figures of one server."""
-    assert server.stdout is not None
-    assert server.stdin is not None
-    stdin = server.stdin
-    port, run = server.stdout.readline().split()
+    server = Server(kind, count, folder)
+    last.callback(server.kill)
     before_kib = rss_kib(server.pid)
-    load = Load(count, int(port), run.decode(), folder / "fleet.pem")
+    load = Load(count, server.port, server.run, folder / "fleet.pem")
     figures = {"connect_s": await load.connect()}
     if kind == "supd":
         figures["form_s"] = await load.form()
     await asyncio.sleep(SETTLE_S)
     figures["rss_kib"] = (rss_kib(server.pid) - before_kib) / count
     if kind == "supd":
-
-        def tell_gone(runner: Runner) -> None:
-            stdin.write(f"gone {runner.node} {runner.incarnation}\n".encode())
-            stdin.flush()
-
-        figures["form_again_s"] = await load.form_again(tell_gone)
+        begun_s, used_s, said = now_s(), cpu_s(server.pid), load.renewals
+        await asyncio.sleep(RENEWING_S)
+        used_s, lasted_s, said = cpu_s(server.pid) - used_s, now_s() - begun_s, load.renewals - said
+        figures["core_percent"], figures["renewal_us"] = 100 * used_s / lasted_s, 1e6 * used_s / said
+        server.kill()
+        server = Server(kind, count, folder)
+        last.callback(server.kill)
+        figures["back_s"] = await load.come_back(server.port)
+        figures["form_again_s"] = await load.form_again(server.tell_gone)
     return figures
 
 
@@ -213,18 +285,13 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory(prefix="supd-bench-members-") as name:
         folder = Path(name)
-        command = [sys.executable, str(Path(__file__).with_name("members_server.py")), kind, str(count), name]
-        with (folder / "server.err").open("wb") as err:
-            server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err)
+        last = contextlib.ExitStack()
         try:
-            print(json.dumps(uvloop.run(measure(kind, count, server, folder))))
+            print(json.dumps(uvloop.run(measure(kind, count, folder, last))))
         except (TimeoutError, ValueError, OSError, BaseExceptionGroup) as exc:
             sys.exit(f"members_load: {exc!r}; the server said:\n{(folder / 'server.err').read_text()[-2000:]}")
         finally:
-            server.kill()
-            server.wait()
-            with contextlib.suppress(OSError):
-                server.communicate()
+            last.close()
 
 
 if __name__ == "__main__":

@@ -23,11 +23,13 @@ from protocol.job import Job, JobSpec, RunTable, Submitter, TopologyTable
 from protocol.messages import encode
 from protocol.messages.fleet import RunnerBuried
 from protocol.messages.member import Hello, Welcome
+from protocol.timing import DEFAULTS
 from protocol.versions import VERSIONS
 from supervisor.daemon.door import Door
 from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.journal import Journal
 from supervisor.daemon.members import Members
+from supervisor.daemon.starting import Starting
 from supervisor.shell.log_setup import set_up_log
 from supervisor.shell.tls import ensure_credential, server_context
 
@@ -59,6 +61,10 @@ async def lines() -> asyncio.StreamReader:
     return reader
 
 
+async def nobody_else_leads(_epoch: int) -> None:
+    """Only one coordinator is measured."""
+
+
 async def serve_as_supd(count: int, folder: Path) -> None:
     """Door, members, jobs and journal as in supd."""
     journal = Journal(folder / "journal.db")
@@ -68,19 +74,25 @@ async def serve_as_supd(count: int, folder: Path) -> None:
         await journal.next_epoch(),
         on_wanted=lambda run, nodes: None,
         on_unlinked=lambda node: None,
+        on_epoch=lambda epoch: None,
+        before_epoch=nobody_else_leads,
+        timing=DEFAULTS,
+        keeps_isolated=False,
     )
     door = Door(FLEET, HOST)
-    door.handlers[Hello] = Members(jobs, door).take
+    members = Members(jobs, door)
+    door.handlers[Hello] = members.take
     async with asyncio.TaskGroup() as group:
         group.create_task(journal.watch())
-        group.create_task(jobs.run([]))
+        group.create_task(jobs.run(await journal.runs()))
+        group.create_task(members.run())
         roster = {
             name: RosterNode(name=name, is_up=True, joined=i) for i, name in enumerate(map(node_name, range(count)))
         }
         jobs.on_roster(lambda: tuple(roster.values()))
         await asyncio.sleep(0)
         server = await door.listen(HOST, 0, server_context(folder / "fleet.pem"))
-        run = await jobs.start(*the_job(count), "bench")
+        run = await Starting(jobs, journal, None).start(*the_job(count), "bench")  # the same request makes it once
         print(server.sockets[0].getsockname()[1], run, flush=True)
         stdin = await lines()
         while line := await stdin.readline():

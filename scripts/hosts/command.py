@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from scripts.hosts.local_fleet import BIN, FleetFailed, LocalFleet
-from scripts.hosts.namespaces import HOSTS_MAX, HostsFailed
+from scripts.hosts.namespaces import HOSTS_MAX, WHOLE, HostsFailed, both_ways, one_way
 
 EPILOG = """\
 examples:
@@ -17,6 +18,7 @@ examples:
   eval "$(scripts/local_fleet status)"     supctl talks to node a from now on
   scripts/local_fleet exec b -- supctl nodes
   scripts/local_fleet link c cut           silence; `heal` ends it
+  scripts/local_fleet between a b,c reset  between a and the two others alone; `heal` ends that too
   scripts/local_fleet down
 """
 
@@ -35,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 run_there(LocalFleet(folder), options.node, options.argv)
             case "link":
                 disturb(LocalFleet(folder), options.node, options.how, options.amount)
+            case "between":
+                disturb_between(LocalFleet(folder), options.some, options.others, options.how, options.amount)
             case _:
                 show(LocalFleet(folder))
     except (FleetFailed, HostsFailed) as exc:
@@ -63,7 +67,16 @@ def _command_line() -> argparse.ArgumentParser:
     link.add_argument("node")
     link.add_argument("how", choices=("cut", "cut-in", "cut-out", "delay", "loss", "heal"))
     link.add_argument("amount", type=float, nargs="?", help="of delay: milliseconds each way; of loss: percent")
+    between = commands.add_parser("between", parents=[shared], help="disturb what nodes send each other (with --netns)")
+    between.add_argument("some", metavar="NODES", type=_nodes, help="as in: a or a,b")
+    between.add_argument("others", metavar="NODES", type=_nodes)
+    between.add_argument("how", choices=("cut", "cut-there", "reset", "reject", "delay", "loss", "heal"))
+    between.add_argument("amount", type=float, nargs="?", help="of delay: milliseconds each way; of loss: percent")
     return parser
+
+
+def _nodes(word: str) -> list[str]:
+    return word.split(",")
 
 
 def show(fleet: LocalFleet) -> None:
@@ -75,16 +88,25 @@ def show(fleet: LocalFleet) -> None:
         link = _told(links[name]) if name in links else "-"
         address = f"{node.address}:{fleet.port}"
         print(f"{name:<6}{address:<18}{supd:<10}{link:<24}{fleet.control(name)}", file=sys.stderr)
+    for (source, other), path in (fleet.hosts.paths() if fleet.hosts else {}).items():
+        print(f"from {source} to {other}: {_told_path(path)}", file=sys.stderr)
     first = next(iter(fleet.nodes))
     print(f"export SUPD_ADDR={fleet.control(first)} GLOO_SOCKET_IFNAME={fleet.interface}")
     print(f"export VIRTUAL_ENV={BIN.parent} PATH={BIN}:$PATH")
 
 
-def _told(link: dict[str, bool | float]) -> str:
+def _told(link: dict[str, Any]) -> str:
     words = [name.replace("_", "-") for name in ("cut_in", "cut_out") if link[name]]
-    words = ["cut"] if len(words) == 2 else words
-    words += [f"delay {link['delay_ms']:g} ms"] if link["delay_ms"] else []
-    words += [f"loss {link['loss_pct']:g} %"] if link["loss_pct"] else []
+    return _words(["cut"] if len(words) == 2 else words, link)
+
+
+def _told_path(path: dict[str, Any]) -> str:
+    return _words([path["fate"]] if path["fate"] != "pass" else [], path)
+
+
+def _words(words: list[str], where: dict[str, Any]) -> str:
+    words += [f"delay {where['delay_ms']:g} ms"] if where["delay_ms"] else []
+    words += [f"loss {where['loss_pct']:g} %"] if where["loss_pct"] else []
     return ", ".join(words) or "whole"
 
 
@@ -111,16 +133,43 @@ def run_there(fleet: LocalFleet, node: str, argv: Sequence[str]) -> None:
 def disturb(fleet: LocalFleet, node: str, how: str, amount: float | None) -> None:
     """In effect on return. A delay or a loss is set, a cut is added, and `heal` takes all of it back."""
     hosts = fleet.links()
-    if (amount is None) == (how in ("delay", "loss")):
-        raise FleetFailed(f"link {node} {how}: {'how much?' if amount is None else 'takes no number'}")
+    number = _amount(f"link {node} {how}", how, amount)
     match how:
         case "cut":
             hosts.cut(node)
         case "cut-in" | "cut-out":
             hosts.set_link(node, **{how.replace("-", "_"): True})
         case "delay":
-            hosts.set_link(node, delay_ms=amount or 0.0)
+            hosts.set_link(node, delay_ms=number)
         case "loss":
-            hosts.set_link(node, loss_pct=amount or 0.0)
+            hosts.set_link(node, loss_pct=number)
         case _:
             hosts.heal(node)
+
+
+def disturb_between(
+    fleet: LocalFleet, some: Sequence[str], others: Sequence[str], how: str, amount: float | None
+) -> None:
+    """The same between nodes, in both directions but for `cut-there`."""
+    hosts, ends = fleet.links(), both_ways(some, others)
+    number = _amount(f"between {','.join(some)} {','.join(others)} {how}", how, amount)
+    match how:
+        case "cut":
+            hosts.set_paths(ends, fate="drop")
+        case "cut-there":
+            hosts.set_paths(one_way(some, others), fate="drop")
+        case "delay":
+            hosts.set_paths(ends, delay_ms=number)
+        case "loss":
+            hosts.set_paths(ends, loss_pct=number)
+        case "heal":
+            hosts.set_paths(ends, **WHOLE)
+        case _:
+            hosts.set_paths(ends, fate=how)
+
+
+def _amount(said: str, how: str, amount: float | None) -> float:
+    """How much; raises FleetFailed where that is missing, or makes no sense."""
+    if (amount is None) == (how in ("delay", "loss")):
+        raise FleetFailed(f"{said}: {'how much?' if amount is None else 'takes no number'}")
+    return amount or 0.0

@@ -3,8 +3,9 @@
     python -m scripts.hosts.keeper CONTROL_SOCKET HOSTS_FILE ENDS_WITH_STDIN NAME=IPV4,IPV6 …
 
 It says `ready` and the pid of a process in each host, then answers on CONTROL_SOCKET: one line of JSON a connection,
-`{"host": "b", "link": {"delay_ms": 50}}` or `{}`, and one line back with all links. The namespaces have no names and
-no trace on disk: they are gone once this process and the last one inside them are.
+`{"host": "b", "link": {"delay_ms": 50}}`, `{"paths": [["a", "b"]], "path": {"fate": "drop"}}` or `{}`, and one line
+back with all links, and with the paths that are not whole. The namespaces have no names and no trace on disk: they are
+gone once this process and the last one inside them are.
 """
 
 import contextlib
@@ -23,8 +24,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from scripts.hosts.switch import Path as PathBetween
 from scripts.hosts.switch import Switch
 from supervisor.shell.clock import boot_s
 
@@ -136,9 +138,8 @@ class Keeper:
                 packet = os.read(tun, PACKET_MAX_BYTES)
             except BlockingIOError:
                 return
-            name = self._switch.take(source, packet, now_s)
-            if name is not None:
-                self._deliver(name, packet)
+            for name, out in self._switch.take(source, packet, now_s):
+                self._deliver(name, out)
 
     def _deliver(self, name: str, packet: bytes) -> None:
         with contextlib.suppress(OSError):  # a host may have taken its interface down: then the packet is lost
@@ -153,12 +154,20 @@ class Keeper:
 
     def _answer(self, line: bytes) -> dict[str, object]:
         try:
-            request = json.loads(line)
-            if request:
-                self._switch.links[request["host"]].change(request["link"])
+            self._change(json.loads(line))
         except (ValueError, KeyError, AttributeError, TypeError) as exc:
             return {"error": str(exc)}
-        return {"links": {name: dataclasses.asdict(link) for name, link in self._switch.links.items()}}
+        links = {name: dataclasses.asdict(link) for name, link in self._switch.links.items()}
+        paths = [
+            [*ends, dataclasses.asdict(path)] for ends, path in self._switch.paths.items() if path != PathBetween()
+        ]
+        return {"links": links, "paths": paths}
+
+    def _change(self, request: dict[str, Any]) -> None:
+        if "host" in request:
+            self._switch.links[request["host"]].change(request["link"])
+        for source, destination in request.get("paths", ()):  # all of them before the next packet is looked at
+            self._switch.paths[source, destination].change(request["path"])
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 HOSTS_MAX = 26  # a, b, c …
 LIMIT_S = 30.0
 COMMANDS = ("ip", "nsenter", "unshare", "mount", "hostname")
+
+
+WHOLE: dict[str, Any] = {"fate": "pass", "delay_ms": 0.0, "loss_pct": 0.0}
+"""A path as it is at first."""
+
+Ends = tuple[str, str]
+"""Of a path: a host, and the one that gets its packets."""
 
 
 class HostsFailed(Exception):
@@ -30,6 +37,18 @@ def names(count: int) -> list[str]:
     if not 1 <= count <= HOSTS_MAX:
         raise HostsFailed(f"{count} hosts: 1 to {HOSTS_MAX} can be had")
     return [chr(ord("a") + number) for number in range(count)]
+
+
+def one_way(sources: Iterable[str], destinations: Iterable[str]) -> list[Ends]:
+    """The paths from each of these hosts to each of those."""
+    others = list(destinations)
+    return [(source, other) for source in sources for other in others if source != other]
+
+
+def both_ways(some: Iterable[str], others: Iterable[str]) -> list[Ends]:
+    """The paths between each of these hosts and each of those."""
+    there = one_way(some, others)
+    return list(dict.fromkeys([*there, *((other, one) for one, other in there)]))
 
 
 def why_impossible() -> str:
@@ -69,22 +88,38 @@ class Hosts:
 
     def set_link(self, name: str, **link: bool | float) -> None:
         """Set what is named of cut_in, cut_out, delay_ms, loss_pct (switch.py, Link); in effect on return."""
-        if name not in self.of:
-            raise HostsFailed(f"no node is named {name}: there are {', '.join(self.of)}")
+        self._must_know(name)
         self._ask({"host": name, "link": link})
 
     def cut(self, name: str) -> None:
         """Silence in both directions: nothing is refused, nothing is told."""
         self.set_link(name, cut_in=True, cut_out=True)
 
-    def heal(self, name: str) -> None:
-        """As it was at first."""
-        self.set_link(name, cut_in=False, cut_out=False, delay_ms=0.0, loss_pct=0.0)
+    def set_paths(self, ends: Iterable[Ends], **path: str | float) -> None:
+        """Set what is named of fate, delay_ms, loss_pct (switch.py, Path); in effect on return, on all at once."""
+        ends = list(ends)
+        for name in {name for pair in ends for name in pair}:
+            self._must_know(name)
+        self._ask({"paths": ends, "path": path})
+
+    def heal(self, *names: str) -> None:
+        """As it was at first: the links of these hosts (of all, where none is named) and their paths to all others."""
+        for name in names or self.of:
+            self.set_link(name, cut_in=False, cut_out=False, delay_ms=0.0, loss_pct=0.0)
+        self.set_paths(both_ways(names or self.of, self.of), **WHOLE)
 
     def links(self) -> dict[str, dict[str, Any]]:
         """All links as they are, with the packets that passed and were lost."""
         links: dict[str, dict[str, Any]] = self._ask({})["links"]
         return links
+
+    def paths(self) -> dict[Ends, dict[str, Any]]:
+        """The paths that are not whole."""
+        return {(source, destination): path for source, destination, path in self._ask({})["paths"]}
+
+    def _must_know(self, name: str) -> None:
+        if name not in self.of:
+            raise HostsFailed(f"no node is named {name}: there are {', '.join(self.of)}")
 
     def _ask(self, request: dict[str, object]) -> dict[str, Any]:
         try:

@@ -17,9 +17,10 @@ FIRST_HOST = 2  # 127.0.0.1 is for everybody else
 class Fleet:
     """Several supd. The first one hosts the coordinator; `nodes` has them all by name, started or not."""
 
-    def __init__(self, folder: Path, count: int = 2, *, config: str = "") -> None:
-        """`config` is more TOML of every supd.toml."""
+    def __init__(self, folder: Path, count: int = 2, *, config: str = "", listed: int = 1) -> None:
+        """`config` is more TOML of every supd.toml; so many nodes are `listed` in `[fleet] join`."""
         addresses = self._addresses(count)
+        self._listed = addresses[:listed]
         self.port = self._port(addresses)
         self.folder = folder
         self.addresses = {chr(ord("a") + number): address for number, address in enumerate(addresses)}
@@ -45,8 +46,8 @@ class Fleet:
         supd.state.mkdir(mode=0o700)
         write_once(str(supd.state / "fleet.pem"), key)
         text = supd.config.read_text().replace('"127.0.0.1:0"', f'"{self.addresses[name]}:{self.port}"')
-        join = f"{self.addresses['a']}:{self.port}"
-        supd.config.write_text(f'[node]\nname = "{name}"\n[fleet]\njoin = ["{join}"]\n{text}')
+        join = json.dumps([f"{address}:{self.port}" for address in self._listed])
+        supd.config.write_text(f'[node]\nname = "{name}"\n[fleet]\njoin = {join}\n{text}')
         return supd
 
     def __getitem__(self, name: str) -> Supd:
@@ -125,9 +126,9 @@ def free_port(addresses: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def running_fleet(folder: Path, count: int = 2, *, config: str = "") -> Iterator[Fleet]:
+def running_fleet(folder: Path, count: int = 2, *, config: str = "", listed: int = 1) -> Iterator[Fleet]:
     """A fleet for the length of a `with` block."""
-    fleet = Fleet(folder, count, config=config)
+    fleet = Fleet(folder, count, config=config, listed=listed)
     try:
         fleet.start()
         yield fleet

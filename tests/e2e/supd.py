@@ -84,11 +84,11 @@ class Supd:
         self.launch(argv=argv)
         self.wait_until_ready()
 
-    def launch(self, *, argv: tuple[str, ...] = ()) -> None:
-        """Start the daemon, and don't wait."""
+    def launch(self, *options: str, argv: tuple[str, ...] = ()) -> None:
+        """Start the daemon, with more `options` of its own, and don't wait."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.argv, *argv, str(BIN / "supd"), "run", "--config", str(self.config)],
+                [*self.argv, *argv, str(BIN / "supd"), "run", "--config", str(self.config), *options],
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -115,7 +115,8 @@ class Supd:
         """End everything: runs first, then the daemon, then whatever still carries the marker."""
         if self.process is not None:
             if self.process.poll() is None:
-                self.supctl("stop", "--all", "--now", check=False)
+                with contextlib.suppress(subprocess.TimeoutExpired):  # a run that waits for proof does not end
+                    self.supctl("stop", "--all", "--now", check=False)
                 self.kill(signal.SIGTERM)
                 with contextlib.suppress(AssertionError):  # ready runners end by themselves, and tidy up
                     wait_for("everything to end", lambda: not carriers(self.marker), timeout_s=5)

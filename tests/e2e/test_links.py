@@ -38,7 +38,7 @@ def test_a_node_that_is_cut_off_is_taken_in_again_when_its_link_is_healed(short_
 def test_a_runner_that_is_cut_off_gives_its_connection_up_and_is_heard_soon_after_the_link_is_healed(
     short_dir: Path,
 ) -> None:
-    with fleet_in_namespaces(short_dir, 2) as fleet:
+    with fleet_in_namespaces(short_dir, 2, config='[lease]\non_isolation = "keep"\n') as fleet:
         run = fleet.host.start_job(fleet.job("train", "sleeper.py"))
         fleet.wait_generation(run, 0)
         (said,) = (fleet["b"].state / "runs" / run).glob("*.log")

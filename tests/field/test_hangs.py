@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.e2e.jobs import output
 from tests.e2e.supd import Supd, alive, wait_for
-from tests.field.watching import nothing_is_left, stays
+from tests.field.watching import nothing_is_left, stays, stopped
 
 LIMIT_S = 1.5
 STEPS = f'[hang]\nstep_timeout = "{LIMIT_S}s"\n'
@@ -60,18 +60,6 @@ def runs_again(supd: Supd, run: str) -> Any:
     return wait_for(
         "generation 1", lambda: (s := supd.status(run))["generation"] == 1 and s["state"] == "running" and s
     )
-
-
-@contextlib.contextmanager
-def stopped(pids: list[int]) -> Iterator[None]:
-    """These processes get SIGSTOP, and SIGCONT at the end."""
-    try:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 def three_limits_pass(pids: list[int]) -> None:

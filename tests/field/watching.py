@@ -1,20 +1,29 @@
-"""What several field cases need: looking again later, programs in a shell, and terminals of their own."""
+"""What several field cases need: looking again later, programs in a shell, terminals, and whole nodes that are lost."""
 
 import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from supervisor.shell.clock import boot_s
+from tests.e2e.fleet import Fleet
 from tests.e2e.jobs import command_job
 from tests.e2e.supd import Supd, wait_for
+from tests.e2e.threes import ranks_on
 
 WINDOW_S = 1.0
 """How long what must not come is waited for. The ground rules say 5 s; the cases' times are scaled down with it."""
+
+LEASE_S = 3.5
+PATIENT = (
+    f'[lease]\nrenew = "0.4s"\nalone = "0.8s"\nsuspect = "1.2s"\nfence = "3s"\nttl = "{LEASE_S}s"\nword = "0.8s"\n'
+)
+"""Short times of the lease, but for `fence`: a loaded machine has two seconds to answer."""
 
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
@@ -99,6 +108,31 @@ def events(supd: Supd, run: str, kind: str) -> list[Any]:
 def runner_log(supd: Supd, run: str) -> str:
     """What the run's runners logged."""
     return "".join(path.read_text() for path in sorted((supd.state / "runs" / run).glob("*.log")))
+
+
+def everything(fleet: Fleet, name: str) -> list[int]:
+    """All processes of a node that runs on this machine with others: supd, guards, runners, ranks."""
+    supd = fleet[name]
+    assert supd.process is not None
+    return [supd.process.pid, *supd.guard_pids(), *supd.runner_pids(), *ranks_on(fleet, supd)]
+
+
+def send(number: int, pids: Iterable[int]) -> None:
+    """The same signal to all that are there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def stopped(pids: Iterable[int]) -> Iterator[None]:
+    """These processes get SIGSTOP, and SIGCONT at the end."""
+    known = list(pids)
+    try:
+        send(signal.SIGSTOP, known)
+        yield
+    finally:
+        send(signal.SIGCONT, known)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.hosts.namespaces import Hosts, HostsFailed, make_hosts
+from scripts.hosts.namespaces import Hosts, HostsFailed, both_ways, make_hosts, one_way
 from supervisor.shell.clock import boot_s
 from tests.e2e.supd import alive, wait_for
 from tests.netns import connected, hosts_in_namespaces, listening, needs_namespaces
@@ -104,12 +104,56 @@ def test_a_lossy_link_loses_packets_and_tcp_gets_everything_across(hosts: Hosts,
     assert hosts.links()["b"]["lost"] > 0
 
 
+def test_a_connection_over_a_path_that_resets_is_over_for_both_once_something_is_said(hosts: Hosts, pair: Pair) -> None:
+    hosts.set_paths(one_way("a", "b"), fate="reset")
+    a_end, b_end = pair
+    assert is_silent(b_end)
+    a_end.sendall(b"to b")
+    for end in pair:
+        with pytest.raises(ConnectionResetError):
+            end.recv(100)
+    with listening(hosts.of["b"]) as door, connected(hosts.of["a"], door) as new:  # handshakes pass
+        new.sendall(b"to b")
+        with pytest.raises(ConnectionResetError):
+            new.recv(100)
+
+
+def test_connects_over_a_path_that_rejects_are_refused_and_a_connection_that_is_open_goes_silent(
+    hosts: Hosts, pair: Pair
+) -> None:
+    hosts.set_paths(both_ways("a", "b"), fate="reject")
+    a_end, b_end = pair
+    with listening(hosts.of["b"]) as door, pytest.raises(ConnectionRefusedError):
+        connected(hosts.of["a"], door)
+    a_end.sendall(b"to b")
+    assert is_silent(b_end)
+    hosts.heal()
+    assert b_end.recv(100) == b"to b"
+    assert hosts.paths() == {}
+
+
+def test_a_path_that_is_cut_one_way_carries_the_other_and_what_it_lost_once_its_host_is_healed(
+    hosts: Hosts, pair: Pair
+) -> None:
+    a_end, b_end = pair
+    hosts.set_paths(one_way("a", "b"), fate="drop")
+    assert list(hosts.paths()) == [("a", "b")]
+    a_end.sendall(b"to b")
+    assert is_silent(b_end)
+    b_end.sendall(b"to a")
+    assert a_end.recv(100) == b"to a"
+    hosts.heal("b")
+    assert b_end.recv(100) == b"to b"
+
+
 def test_what_no_link_can_be_is_refused_and_changes_nothing(hosts: Hosts) -> None:
     before = hosts.links()
     with pytest.raises(HostsFailed, match="loss_pct 0 to 100"):
         hosts.set_link("a", delay_ms=5, loss_pct=101)
     with pytest.raises(HostsFailed, match="no node is named z: there are a, b"):
         hosts.cut("z")
+    with pytest.raises(HostsFailed, match="no node is named z: there are a, b"):
+        hosts.set_paths(both_ways("a", "z"), fate="drop")
     assert {name: link["delay_ms"] for name, link in hosts.links().items()} == dict.fromkeys(before, 0.0)
 
 

@@ -138,6 +138,15 @@ def test_a_node_that_is_cut_off_is_unreachable_until_its_link_is_healed(
     assert " cut " in capsys.readouterr().err
     assert call("link", "b", "heal") == 0
     wait_for("b to be back", lambda: state_of(fleet, "a")["b"] == "ready")
+    assert call("between", "a", "b", "cut-there") == 0
+    assert call("between", "a", "b", "loss", "5") == 0
+    capsys.readouterr()
+    assert call("status") == 0
+    told = capsys.readouterr().err
+    assert "from a to b: drop, loss 5 %" in told
+    assert "from b to a: loss 5 %" in told
+    assert call("between", "a", "b", "heal") == 0
+    assert fleet.links().paths() == {}
     assert call("link", "b", "delay") == 1
     assert call("link", "b", "delay", "10") == 0
     assert fleet.links().links()["b"]["delay_ms"] == 10

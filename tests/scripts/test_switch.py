@@ -25,25 +25,26 @@ def packet(to: str) -> bytes:
 
 @pytest.mark.parametrize("to", ["10.77.0.2", "fd77::2"])
 def test_a_packet_goes_to_the_host_that_has_its_address(switch: Switch, to: str) -> None:
-    assert switch.take("a", packet(to), 0.0) == "b"
+    sent = packet(to)
+    assert switch.take("a", sent, 0.0) == (("b", sent),)
 
 
 @pytest.mark.parametrize("to", ["10.77.0.9", "ff02::2"])
 def test_what_nobody_has_is_dropped(switch: Switch, to: str) -> None:
-    assert switch.take("a", packet(to), 0.0) is None
+    assert not switch.take("a", packet(to), 0.0)
     assert (switch.links["a"].lost, switch.due(1e9)) == (0, [])
 
 
 @pytest.mark.parametrize("nonsense", [b"", b"\x45", b"\x60" + bytes(10)])
 def test_what_is_no_packet_is_dropped(switch: Switch, nonsense: bytes) -> None:
-    assert switch.take("a", nonsense, 0.0) is None
+    assert not switch.take("a", nonsense, 0.0)
 
 
 def test_the_delays_of_both_ends_add_up_and_packets_stay_in_order(switch: Switch) -> None:
     switch.links["a"].change({"delay_ms": 20})
     switch.links["b"].change({"delay_ms": 30.0})
     first, second = packet("10.77.0.2") + b"1", packet("10.77.0.2") + b"2"
-    assert (switch.take("a", first, 1.0), switch.take("a", second, 1.0)) == (None, None)
+    assert (*switch.take("a", first, 1.0), *switch.take("a", second, 1.0)) == ()
     assert switch.deadline_s == pytest.approx(1.05)
     assert switch.due(1.049) == []
     assert switch.due(1.051) == [("b", first), ("b", second)]
@@ -58,7 +59,7 @@ def test_a_packet_under_way_to_a_host_that_is_cut_off_does_not_arrive(switch: Sw
 
 def test_a_link_loses_about_as_many_packets_as_it_was_told(switch: Switch) -> None:
     switch.links["b"].change({"loss_pct": 25})
-    arrived = [switch.take("a", packet("10.77.0.2"), 0.0) for _ in range(2000)].count("b")
+    arrived = sum(len(switch.take("a", packet("10.77.0.2"), 0.0)) for _ in range(2000))
     assert 1400 < arrived < 1600
     assert (switch.links["b"].passed, switch.links["b"].lost) == (arrived, 2000 - arrived)
 
@@ -71,9 +72,34 @@ def test_what_is_too_much_for_the_wire_is_lost(switch: Switch) -> None:
 
 
 @pytest.mark.parametrize(
-    "wish", [{"delay_ms": -1}, {"loss_pct": 100.5}, {"cut_in": 1}, {"passed": 0}, {"delay_ms": "5"}]
+    "wish", [{"delay_ms": -1}, {"loss_pct": 100.5}, {"cut_in": 1}, {"passed": 0}, {"delay_ms": "5"}, {"fate": "ill"}]
 )
-def test_what_no_link_can_be_is_refused(switch: Switch, wish: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="delay_ms is 0 to 60000"):
-        switch.links["a"].change({"delay_ms": 5, **wish})
-    assert switch.links["a"].delay_ms == 0
+def test_what_no_link_and_no_path_can_be_is_refused(switch: Switch, wish: dict[str, object]) -> None:
+    for where in (switch.links["a"], switch.paths["a", "b"]):
+        with pytest.raises(ValueError, match="delay_ms is 0 to 60000"):
+            where.change({"delay_ms": 5, **wish})
+        assert where.delay_ms == 0
+
+
+def test_a_path_is_cut_in_one_direction_and_for_one_pair_alone(switch: Switch) -> None:
+    switch.paths["a", "b"].change({"fate": "drop"})
+    assert not switch.take("a", packet("10.77.0.2"), 0.0)
+    assert len(switch.take("b", packet("10.77.0.1"), 0.0)) == 1
+
+
+def test_a_packet_under_way_on_a_path_that_is_cut_does_not_arrive_and_its_delay_adds_to_those_of_the_links(
+    switch: Switch,
+) -> None:
+    switch.links["b"].change({"delay_ms": 10})
+    switch.paths["a", "b"].change({"delay_ms": 20})
+    switch.take("a", packet("10.77.0.2"), 0.0)
+    assert switch.deadline_s == pytest.approx(0.03)
+    switch.paths["a", "b"].change({"fate": "drop"})
+    assert switch.due(1.0) == []
+
+
+@pytest.mark.parametrize("fate", ["reset", "reject"])
+@pytest.mark.parametrize("sent", [packet("10.77.0.2"), packet("fd77::2"), packet("10.77.0.2")[:20] + b"\0"])
+def test_what_can_be_neither_reset_nor_rejected_makes_nothing_fail(switch: Switch, fate: str, sent: bytes) -> None:
+    switch.paths["a", "b"].change({"fate": fate})
+    assert len(switch.take("a", sent, 0.0)) <= 1

@@ -162,9 +162,9 @@ class Leases:
         gone_s = self._gone_s.get(witness.node)
         if gone_s is not None and now_s >= gone_s + timing.ttl_s:
             return True
-        told = self._told.get((witness.incarnation, seat.incarnation))
-        is_fresh = told is not None and now_s < told.asked_s + timing.fresh_s
-        return told is not None and is_fresh and now_s >= told.word_s + timing.ttl_s
+        told = self._told.get((witness.incarnation, seat.incarnation), _Told())
+        is_fresh = now_s < told.asked_s + timing.fresh_s
+        return is_fresh and now_s >= told.word_s + timing.ttl_s
 
     def _questions_about(self, node: str, held: _Held, epoch: int, now_s: float) -> Iterator[Ask]:
         if now_s < held.ask_at_s:

@@ -93,9 +93,8 @@ class RunState:
         """The whole order for a runner, whatever was sent before."""
         if self.roll.is_past(incarnation):
             return Release()
-        newest = self.roll.newest.get(node)
-        is_ahead = newest is not None and newest.generation > self.generation and self.roll.has(node, incarnation)
-        if newest is not None and is_ahead and not self.is_final:
+        newest = self.roll.newest[node] if self.roll.has(node, incarnation) else None
+        if newest is not None and newest.generation > self.generation and not self.is_final:
             return Tell() if self.stop is None else replace(self.stop, generation=newest.generation)
         seat = self.seats[node] if self.is_seated(node, incarnation) else None
         return orders.order(self.phase, self.generation, seat.assignment if seat is not None else None, self.stop)

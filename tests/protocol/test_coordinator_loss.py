@@ -1,20 +1,16 @@
 """A run that loses nodes: who is lost ends a generation, at nobody's charge, and nobody else does."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from protocol.absence import node_state
-from protocol.coordinator_events import Ask, Effect, NodeLost, RestartRequested, Send, StopRequested, Tick
-from protocol.job import JobSpec, TopologyTable
-from protocol.messages.member import Part, RankReport, Run, Stop
-from protocol.timing import DEFAULTS, GAP_S
-from tests.protocol.build import exited, job_spec, offer, rank
+from protocol.coordinator_events import NodeLost, RestartRequested, Send, StopRequested
+from protocol.messages.member import Part, Run, Stop
+from tests.protocol.build import exited, offer, rank
 from tests.protocol.fleet import (
     CRASHED,
     FINISHED,
-    PATIENT,
     Fleet,
     asks,
     backoff,
@@ -28,41 +24,7 @@ from tests.protocol.fleet import (
     started,
     stopping,
 )
-
-SUSPECT_S, TTL_S = DEFAULTS.suspect_s, DEFAULTS.ttl_s
-LOST = ["node.suspect", "node.lost", "incident.opened"]
-
-
-def spec(least: int, most: int, **topology: Any) -> JobSpec:
-    return job_spec(topology=TopologyTable(nproc_per_node=2, nnodes=(least, most), **topology), restart=PATIENT)
-
-
-GROWS = spec(1, 3, extra_nodes="grow")
-
-
-def ended(place: int, **exit: Any) -> tuple[RankReport, RankReport]:
-    """The two ranks of a node, stopped by its runner."""
-    first = 2 * place
-    one, two = (rank(first + i, exited(signal=15, order=i, by_us=True), first=first) for i in range(2))
-    return one, two
-
-
-def stops(fleet: Fleet, now_s: float, *runners: str, generation: int = 0, port: int = 4001) -> list[Effect]:
-    """Their parts are gone, and they offer themselves."""
-    effects: list[Effect] = []
-    for runner in runners:
-        place = fleet.given(runner[0]).node_rank
-        effects += fleet.hears(now_s, runner, Part.STOPPED, generation, *ended(place))
-        effects += fleet.offers(now_s, runner, generation, port)
-    return effects
-
-
-def after_a_loss(*, spec: JobSpec = GROWS) -> Fleet:
-    """Of three nodes c fell silent at 2.0, and is lost."""
-    fleet = running("a", "b", "c", spec=spec)
-    assert notes(fleet.passes(2.0, 7.2, silent="c")) == LOST
-    return fleet
-
+from tests.protocol.loss_stage import GROWS, LOST, SUSPECT_S, after_a_loss, ended, spec, stops
 
 # --- a node falls silent ---------------------------------------------------------------------------------------------
 
@@ -414,84 +376,6 @@ def test_a_node_whose_ranks_had_all_ended_with_0_is_no_loss() -> None:
     assert notes(fleet.at(6.0, NodeLost("a", by="me"))) == ["operator.node_lost"]
     fleet.hears(7.0, "b1", Part.FINISHED, 0, rank(2, exited(0), first=2), rank(3, exited(0), first=2))
     assert fleet.phase == "succeeded"
-
-
-# --- a coordinator that was away -------------------------------------------------------------------------------------
-
-
-def reopened(fleet: Fleet, now_s: float) -> Fleet:
-    """After a kill -9: it has the journal, and hears what it hears."""
-    again = Fleet(*fleet.nodes, spec=fleet.spec, record=fleet.record, epoch=fleet.epoch + 1)
-    again.numbers, again.last = fleet.numbers, fleet.last
-    again.opens(now_s)
-    return again
-
-
-def test_a_coordinator_that_begins_anew_gives_everybody_the_whole_of_a_lease() -> None:
-    fleet = running("a", "b", "c", spec=GROWS)
-    fleet.passes(2.0, 6.8, silent="c")
-    again = reopened(fleet, 7.0)
-    assert notes(again.passes(7.0, 6.9 + TTL_S, silent="c")) == ["node.suspect"]
-    effects = again.passes(6.9 + TTL_S, 12.6, silent="c")
-    assert notes(effects)[:2] == ["node.lost", "incident.opened"]
-    assert {ask.question.epoch for ask in asks(effects)} <= {2}
-
-
-def test_who_is_lost_stays_lost_for_the_next_coordinator() -> None:
-    again = reopened(after_a_loss(), 8.0)
-    again.sees(8.0, "c")
-    assert again.coordinator.current.gone == {"c"}
-    stops(again, 9.0, "a1", "b1")
-    assert (again.phase, again.record.incidents, again.record.ledger.used) == ("launching", 1, 0)
-
-
-def test_a_witness_that_was_lost_counts_as_one_for_the_next_coordinator_too() -> None:
-    fleet = running("a", "b", "c", spec=GROWS)
-    fleet.at(3.0, NodeLost("b", by="me"))
-    again = reopened(fleet, 4.0)
-    effects = again.passes(4.0, 4.3 + TTL_S, silent="bc", mute="a")
-    assert [note.detail["node"] for note in noted(effects, "node.lost")] == ["c"]
-
-
-def test_nobody_is_judged_by_a_coordinator_that_was_held_up_itself() -> None:
-    fleet = running("a", "b", "c")
-    assert notes(fleet.passes(2.0, 6.0, silent="c")) == ["node.suspect"]
-    fleet.at(60.0, Tick())
-    assert notes(fleet.passes(60.0, 59.9 + TTL_S, silent="c")) == [], "that it is suspect was told"
-    assert notes(fleet.passes(59.9 + TTL_S, 60.5 + TTL_S, silent="c"))[0] == "node.lost"
-
-
-def test_a_node_answers_again_only_once_it_is_heard_and_not_because_its_lease_is_counted_anew() -> None:
-    fleet = running("a", "b", "c")
-    fleet.passes(2.0, 6.0, silent="c")
-    fleet.at(60.0, Tick())
-    assert notes(fleet.passes(60.0, 62.0, silent="c")) == []
-    assert notes(fleet.passes(62.0, 64.0)) == ["node.answers"]
-
-
-def test_what_is_heard_first_after_a_gap_is_heard_after_the_clock_was_read() -> None:
-    """Everybody else is not silent for that."""
-    fleet = running("a", "b", "c")
-    fleet.passes(2.0, 3.0)
-    assert (notes(fleet.renews(60.0, "a1")), asks(fleet.renews(60.0, "b1"))) == ([], [])
-    assert node_state(fleet.coordinator, "c", 60.0) == ("", "")
-
-
-def test_a_short_hold_up_is_none() -> None:
-    fleet = running("a", "b", "c", spec=GROWS)
-    fleet.passes(2.0, 6.0, silent="c")
-    effects = fleet.at(6.0 + GAP_S - 0.2, Tick())
-    for ask in asks(effects):
-        fleet.testifies(6.9, ask)
-    assert notes(fleet.at(7.2, Tick()))[0] == "node.lost"
-
-
-def test_a_testimony_of_a_stranger_or_to_another_question_frees_nobody() -> None:
-    fleet = running("a", "b", "c")
-    effects = fleet.passes(2.0, 6.9, silent="c", mute="ab")
-    for ask in asks(effects):
-        fleet.testifies(6.9, Ask("z1", ask.question))
-    assert notes(fleet.passes(6.9, 20.0, silent="c", mute="ab")) == []
 
 
 # --- where isolated nodes go on --------------------------------------------------------------------------------------

@@ -309,4 +309,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended_with = main()
+    # Not sys.exit: a thread of gloo may still hold the tensor of the last collective (DistributedDataParallel keeps its
+    # process group beyond destroy_process_group), and one that frees it while Python shuts down aborts the process.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ended_with)

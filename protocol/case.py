@@ -70,9 +70,9 @@ class Case:
 
 
 def _is_like_a_victim(incident: Incident) -> bool:
-    """Whether its rank may have died of a peer's end: by an exit code of its own or an abort, as programs do that lose
-    touch with another rank. What was killed, or crashed, was not."""
-    return incident.cause == "exit" or (incident.cause == "signal" and incident.signal == "SIGABRT")
+    """Whether it may have come of a peer's end: a rank ends by an exit code of its own or an abort, as programs do that
+    lose touch with another rank, and a runner without its witness ends them. What was killed, or crashed, was not."""
+    return incident.cause in ("exit", "fenced") or (incident.cause == "signal" and incident.signal == "SIGABRT")
 
 
 def ended_at_s(incident: Incident, renewal: Renewal, now_s: float) -> float:

@@ -77,7 +77,6 @@ class Coordinator(RunState):
     ) -> None:
         super().__init__(spec, record, epoch, timing, allow_mixed=allow_mixed)
         self.keeps_isolated = keeps_isolated
-        self.counted: dict[str, str] = {}  # node -> what has been told of how its ranks were counted
         self._draw = draw
         self._asides: list[Note] = []  # of the event that is being handled
 
@@ -229,6 +228,7 @@ class Coordinator(RunState):
 
     def _take_in(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
         is_unfit = self.rendezvous.hear(node, renewal.offer if renewal.part in SETTLED else None, now_s)
+        self._asides += notes.fenced(node, renewal, self.fenced) if self.rendezvous.knows(node) else ()
         if renewal.generation > self.generation:
             self._hear_ahead(node, incarnation, renewal, now_s)
         elif self.phase is Phase.FORMING:
@@ -261,7 +261,7 @@ class Coordinator(RunState):
     def _see_takeover(self, now_s: float) -> None:
         """Take a generation over once all have told, or it is known who has not; of a run that is to end, what is known
         after a while. Time alone never begins the next one: who is heard of by nobody may run it."""
-        if (found := self.takeover) is None:
+        if (found := self.sifted(now_s)) is None:
             return
         is_enough = found.is_known or (found.has_seats and self.stop is not None)
         if found.is_whole or (found.is_late(now_s) and is_enough):
@@ -298,7 +298,7 @@ class Coordinator(RunState):
             self.current.stalled, told = notes.of_stalls(node, self.current.stalled, renewal)
             self._asides += told
             self._see_progress(now_s)
-        self._asides += notes.of_isolation(node, renewal, self.current)
+        self._asides += notes.unwitnessed(node, renewal, self.current)
         if renewal.part in (Part.STOPPED, Part.FINISHED):
             self.current.end_on(node)
             self._see_whether_all_gone(now_s)

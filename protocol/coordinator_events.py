@@ -64,6 +64,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     lacked_nodes: bool = False  # it failed because there were too few nodes
     stalled: tuple[int, ...] = ()  # ranks of the generation of which was told that they make no progress
     is_taken_over: bool = False  # its runners run something newer than `generation`, and have not told all of it
+    newer: int = NO_GENERATION  # the number of that, as far as it was heard; what begins next is above it
     reason: str = ""  # of the final state
     last_parts: dict[str, Renewal] = {}  # node -> how its ranks ended (without what they said last), of `lost` nodes;
     # of a run that is over: of all

@@ -101,6 +101,12 @@ def may_live_on(node: str, run: Coordinator) -> bool:
     return not run.is_final and (has_seat or node in run.roll.runners)
 
 
+def runner_on(node: str, run: Coordinator) -> str:
+    """The runner of the run that may be alive on the node, where one may: its incarnation."""
+    has_seat = run.phase in LIVE and node in run.current.alive
+    return run.seats[node].incarnation if has_seat else run.roll.runners[node]
+
+
 class Fleet:
     """State machine of the node table: no IO, no clock, no randomness of its own.
 

@@ -46,7 +46,6 @@ class Generation:
         self.gone = self.lost | self.lapsed  # nodes where nothing of this generation is alive
         self.alive = frozenset(self.seats.keys() - self.gone)  # nodes whose seated runner may be
         self.leases = Leases(self.seats, launched_s or 0.0)
-        self.fenced: set[str] = set()  # nodes of which was told that their runner has ended its ranks by itself
         self.unwitnessed: set[str] = set()  # nodes of which was told that they reach none of their witnesses
         self.stalled = stalled  # ranks of which was told that they make no progress
         self.pace = Pace()  # of its steps
@@ -92,6 +91,11 @@ class Generation:
         """No more is heard of these nodes about this generation: what they said last is for the journal."""
         known = {node: without_tails(self.reports.parts[node]) for node in nodes if node in self.reports.parts}
         self.last_parts = {**self.last_parts, **known}  # a new one: records that were made before hold the old one
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is known to be the newest: this coordinator has begun it, or has heard all its runners at it."""
+        return self.launched_s is not None or all(node in self.reports.parts for node in self.alive)
 
     @property
     def is_gone(self) -> bool:

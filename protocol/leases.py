@@ -1,13 +1,14 @@
 """The leases of one generation as its coordinator counts them: who is silent, and who is lost (L5-L9). Pure.
 
 L5 A node's lease is counted for `ttl_s` from when the last renewal of its runner was heard, by any path, and answered;
-what is said unasked names that one, and prolongs nothing. L6 Silence is
-no loss: who was not heard for `suspect_s` is suspect, and its witnesses are asked; who is heard only by way of a
-witness is unreachable, and goes on. L7 Lost is a node whose lease is over, *and* of which one witness has answered a
-question that is younger than `fresh_s`, *and* whose every word of that witness is older than `ttl_s`: what it ran is
-killed by then, and cannot get the word of all any more. L8 A witness that is itself lost, or proven gone, counts as
-such an answer `ttl_s` later. Without witnesses there is only proof. L9 A coordinator that begins anew, or was held up,
-counts all leases as answered now.
+what is said unasked names that one, and prolongs nothing. L6 Silence is no loss: who was not heard for `suspect_s` is
+suspect, and its witnesses are asked; who is heard only by way of a witness is unreachable, and goes on. L7 Lost is a
+node whose lease is over, *and* of which one witness has answered a question that is younger than `fresh_s`, *and* whose
+every word of that witness is older than `ttl_s`: what it ran is killed by then, and cannot get the word of all any
+more. L8 A witness that is itself lost, or proven gone, counts as such an answer `ttl_s` later; one that was lost and is
+heard again (it has launched nothing, then, and may give its word for as long as it is answered) does so `fence_s` later
+still. Without witnesses there is only proof. L9 A coordinator that begins anew, or was held up, counts all leases as
+answered now.
 
 The runner's side is lease.py. All times are boot-time seconds of the coordinator's node.
 """
@@ -23,6 +24,9 @@ from protocol.timing import ASK_AGAIN_S, GAP_S
 
 LOOK_S = ASK_AGAIN_S
 """How often it is looked at who is silent; much more often than GAP_S."""
+
+QUESTION_BITS = 32
+"""Questions about a generation are numbered from `generation << QUESTION_BITS` on."""
 
 QUESTIONS_MAX = 100_000
 """Questions without an answer that are remembered: of a second, where all of the largest fleet are silent."""
@@ -62,10 +66,11 @@ class Leases:
     def __init__(self, seats: Mapping[str, Seat], now_s: float = 0.0) -> None:
         self._seats = seats
         self._held = {node: _Held(now_s, now_s) for node in seats}
-        self._gone_s: dict[str, float] = {}  # node -> when it was known that nothing of its runner is left
+        self._gone_s: dict[str, float] = {}  # node -> from when on its runner, of which nothing is left, gives no word
         self._told: dict[tuple[str, str], _Told] = {}  # witness, runner (incarnations)
         self._questions: OrderedDict[int, tuple[str, str, float]] = OrderedDict()  # number -> witness, runner, when
-        self._numbers = 0
+        # No question has the number of one about another generation: its answer may come late, and would count as ours.
+        self._numbers = max((seat.assignment.generation for seat in seats.values()), default=0) << QUESTION_BITS
         self._looked_s = now_s
 
     @property
@@ -76,13 +81,14 @@ class Leases:
     # --- what is heard and said ----------------------------------------------------------------------------------
 
     def begin(self, now_s: float, gone: Collection[str] = ()) -> None:
-        """Count all leases as answered now (L9); on `gone` nodes nothing is left, who knows since when."""
+        """Count all leases as answered now (L9); on `gone` nodes nothing is left, who knows since when. (One that was
+        lost may have been heard again just before.)"""
         for held in self._held.values():
             held.heard_s, held.direct_s, held.is_heard = now_s, now_s, False
         self._questions.clear()
         for told in self._told.values():
             told.asked_s = -math.inf
-        self._gone_s |= {node: now_s for node in gone if node not in self._gone_s}
+        self._gone_s |= {node: self._word_ends_s(node, now_s) for node in gone if node not in self._gone_s}
         self._looked_s = now_s
 
     def see_clock(self, now_s: float) -> None:
@@ -96,6 +102,8 @@ class Leases:
         held.heard_s, held.is_heard = now_s, True
         if is_direct:
             held.direct_s = now_s
+        if node in self._gone_s:
+            self._gone_s[node] = self._word_ends_s(node, now_s)
 
     def testify(self, witness: str, testimony: Testimony, now_s: float) -> None:
         """A witness, known by the incarnation of its connection, has answered. What is no answer to a question of this
@@ -112,6 +120,10 @@ class Leases:
     def end(self, node: str, now_s: float) -> None:
         """Nothing of the runner there is left: it is lost, or proven gone."""
         self._gone_s.setdefault(node, now_s)
+
+    def _word_ends_s(self, node: str, heard_s: float) -> float:
+        """When a runner that has been heard gives its word no more, at the latest (L4)."""
+        return heard_s + self._seats[node].assignment.timing.fence_s
 
     # --- judgement -----------------------------------------------------------------------------------------------
 

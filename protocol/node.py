@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from protocol.messages.fleet import (
     BURIED_A_REPORT_MAX,
     FAILURES_A_REPORT_MAX,
+    RUNNERS_A_REPORT_MAX,
     WORD_MAX,
     NodeOrder,
     NodeReport,
@@ -202,4 +203,5 @@ class Node:
             number=self._number,
             buried=tuple(self.buried.values())[:BURIED_A_REPORT_MAX],
             failures=tuple(self.failures.values())[:FAILURES_A_REPORT_MAX],
+            runners=tuple(self.runners) if len(self.runners) <= RUNNERS_A_REPORT_MAX else None,
         )

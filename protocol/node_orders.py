@@ -98,6 +98,7 @@ class _Side:
     failed: int = 0  # number of the newest failure that was handed on
     settled: set[str] = field(default_factory=set)  # of the buried ones in its newest report
     settling: set[str] = field(default_factory=set)
+    runners: tuple[str, ...] | None = None  # that may be alive there, by its newest report; None: it has not told
 
 
 class NodeOrders:
@@ -139,6 +140,11 @@ class NodeOrders:
         side = self._sides.get(node)
         return side is not None and report.number < side.number
 
+    def lacks(self, node: str, incarnation: str) -> bool:
+        """Whether the node's supd says that it has no such runner."""
+        side = self._sides.get(node)
+        return side is not None and side.runners is not None and incarnation not in side.runners
+
     def _on_wanted(self, run: str, nodes: frozenset[str]) -> list[Effect]:
         before = self._wants.pop(run, frozenset())
         if nodes:
@@ -156,9 +162,9 @@ class NodeOrders:
         if side is None:
             self._sides[node] = _Side(start)
         elif side.start == start:
-            side.number = 0
+            side.number, side.runners = 0, None
         else:  # the ends that are on their way are told by the new supd as well
-            side.start, side.number, side.failed = start, 0, 0
+            side.start, side.number, side.failed, side.runners = start, 0, 0, None
         return []  # its order is the answer to its first report, which comes at once
 
     def _on_reported(self, node: str, report: NodeReport) -> list[Effect]:
@@ -166,7 +172,7 @@ class NodeOrders:
         if side is None or self.is_overtaken(node, report):
             return []
         effects: list[Effect] = []
-        side.number = report.number
+        side.number, side.runners = report.number, report.runners
         side.settled &= {buried.incarnation for buried in report.buried}
         for buried in report.buried:
             is_known = buried.incarnation in side.settled or buried.incarnation in side.settling

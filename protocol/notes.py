@@ -86,17 +86,23 @@ def node_lost(incident: Incident) -> Note:
     return Note("node.lost", incident.summary, incident.generation, {"node": incident.node})
 
 
-def of_isolation(node: str, renewal: Renewal, generation: Generation) -> Iterable[Note]:
-    """What is to be told, once, of a runner that was fenced, or that reaches none of its witnesses."""
-    if renewal.fenced_s is not None and node not in generation.fenced:
-        generation.fenced.add(node)
-        text = f"{node} had no answer for {renewal.fenced_s:.1f} s and ended its ranks (lease.fence)"
-        yield Note("node.fenced", text, generation.number, {"node": node, "silent_s": renewal.fenced_s})
+def fenced(node: str, renewal: Renewal, told: dict[str, int]) -> list[Note]:
+    """A runner has ended its ranks by itself, if that has not been told; `told` is brought up to date."""
+    if renewal.fenced_s is None or told.get(node) == renewal.generation:
+        return []
+    told[node] = renewal.generation
+    text = f"{node} had no answer for {renewal.fenced_s:.1f} s and ended its ranks (lease.fence)"
+    return [Note("node.fenced", text, renewal.generation, {"node": node, "silent_s": renewal.fenced_s})]
+
+
+def unwitnessed(node: str, renewal: Renewal, generation: Generation) -> list[Note]:
+    """A runner reaches none of its witnesses, if that has not been told."""
     witnesses = generation.seats[node].assignment.witnesses
-    if witnesses and len(renewal.unreached) == len(witnesses) and node not in generation.unwitnessed:
-        generation.unwitnessed.add(node)
-        text = f"{node} reaches none of its witnesses, {some_of(renewal.unreached)}: its ranks hang on the coordinator"
-        yield Note("node.unwitnessed", text, generation.number, {"node": node})
+    if not witnesses or len(renewal.unreached) < len(witnesses) or node in generation.unwitnessed:
+        return []
+    generation.unwitnessed.add(node)
+    text = f"{node} reaches none of its witnesses, {some_of(renewal.unreached)}: its ranks hang on the coordinator"
+    return [Note("node.unwitnessed", text, generation.number, {"node": node})]
 
 
 def opened(incident: Incident) -> Note:

@@ -113,6 +113,10 @@ class Rendezvous:
         self._roster = {node.name: node for node in nodes}
         self._ranked = None
 
+    def knows(self, node: str) -> bool:
+        """Whether it is, or was, a node of the fleet."""
+        return node in self._roster or node in self.slots
+
     def is_up(self, node: str) -> bool:
         """Whether the supd of a node answers."""
         return node in self._roster and self._roster[node].is_up

@@ -12,6 +12,7 @@ from protocol import orders
 from protocol.case import Case
 from protocol.coordinator_events import FINAL, LIVE, Heard, RunRecord, Seat
 from protocol.generation import NOBODY, Generation
+from protocol.ids import NO_GENERATION
 from protocol.job import JobSpec
 from protocol.messages.member import Order, Release, Renewal, Tell
 from protocol.rendezvous import Before, Rendezvous
@@ -44,7 +45,8 @@ class RunState:
             parts=record.last_parts,
         )
         # Of a generation that is newer still; None: there is none that anybody knows of.
-        self.takeover = Takeover(record.generation, math.inf) if record.is_taken_over else None
+        newer = max(record.generation, record.newer)
+        self.takeover = Takeover(newer, math.inf) if record.is_taken_over else None
         self.roll = Roll()
         self.case = Case(record.incidents, record.incident, is_open=record.incident_is_open)
         self.has_started = record.has_started
@@ -56,6 +58,8 @@ class RunState:
         self.without = record.without
         self.reason = record.reason
         self.lacked_nodes = record.lacked_nodes
+        self.counted: dict[str, str] = {}  # node -> what has been told of how its ranks were counted
+        self.fenced: dict[str, int] = {}  # node -> the generation of which was told that its runner has ended its ranks
         self.backoff_until_s: float | None = None
         self.finish_by_s: float | None = None
 
@@ -102,7 +106,12 @@ class RunState:
     @property
     def refuses_restart(self) -> bool:
         """Whether something may run of which nobody has told yet: then nothing can be begun anew."""
-        return self.takeover is not None and (self.takeover.due_s is not None or bool(self.roll.busy))
+        return self.takeover is not None and (self.takeover.due_s is not None or bool(self.busy_ahead))
+
+    @property
+    def busy_ahead(self) -> list[str]:
+        """Nodes whose runner may run something newer than what is known, as it has said last."""
+        return [node for node in sorted(self.roll.busy) if self.roll.newest[node].generation > self.generation]
 
     def speaks_for(self, event: Heard) -> bool:
         """Whether this is the node's runner. Another one is a stranger until the one before is proven gone: it may come
@@ -119,9 +128,26 @@ class RunState:
         if event.renewal.generation > max(self.generation, GENERATION_MAX):
             return False
         is_behind = event.renewal.generation <= self.generation
+        if not is_behind and self.is_stranger(node):
+            return False
         if is_behind and self.phase in LIVE and node in self.current.alive and not self.is_seated(node, incarnation):
             return False
         return self.roll.has_room_for(node, incarnation)
+
+    def is_stranger(self, node: str) -> bool:
+        """Whether nothing newer can run on this node than what is known to run: the fleet does not know it."""
+        return self.phase in LIVE and self.current.is_seen and not self.rendezvous.knows(node)
+
+    def sifted(self, now_s: float) -> Takeover | None:
+        """What is taken over; it is dropped where only strangers have told of it."""
+        found = self.takeover
+        if found is not None and found.parts and all(map(self.is_stranger, found.parts)):
+            self.takeover = None
+            for node in found.parts:
+                self.roll.drop(node)
+                self.rendezvous.forget(node)
+            self.current.leases.see_clock(now_s)
+        return self.takeover
 
     def _may_speak_for_others(self, incarnation: str) -> bool:
         """Whether this runner can be anybody's witness."""
@@ -177,4 +203,5 @@ class RunState:
             reason=self.reason,
             last_parts=self.current.last_parts,
             is_taken_over=self.takeover is not None,
+            newer=self.takeover.generation if self.takeover is not None else NO_GENERATION,
         )

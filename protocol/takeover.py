@@ -97,7 +97,7 @@ class Takeover:
     def missing(self) -> str:
         """Who has not told yet, for people."""
         if not self._told:
-            return "whoever runs it to tell what; or for your word that nobody does: supctl restart"
+            return "whoever runs it to tell what"
         ranks = [rank for rank in range(self._size) if rank not in self._told]
         names = [self._named[rank].node for rank in ranks if rank in self._named]
         unnamed = len(ranks) - len(names)

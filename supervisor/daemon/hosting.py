@@ -25,7 +25,10 @@ log = structlog.get_logger()
 RETRY_S = 1.0
 """Between two looks at a name that is not known yet."""
 
-NOBODY_HINT = "the host's supd listens on an address of the first entry, or where it was moved to: is it started?"
+NOBODY_HINT = (
+    "the host's supd listens on an address of the first entry, or where it was moved to: is it started? "
+    "Where it has lost its state folder since it was moved there: supd run --coordinator, once more"
+)
 
 RECHECK_S = 5.0
 """Between two looks at whether an address that came late has made this node the host."""

@@ -15,7 +15,7 @@ from protocol.absence import ended_by_hand, is_heard
 from protocol.coordinator import Coordinator
 from protocol.errors import Refused
 from protocol.exit_code import ExitCode
-from protocol.fleet import may_live_on
+from protocol.fleet import may_live_on, runner_on
 from protocol.job import Job
 from protocol.messages import Message, encode
 from protocol.messages.control import EventRecord, RunStatus
@@ -259,6 +259,10 @@ class Jobs:
         """How an operator brings about the proof that a run waits for, of a node whose supd answers; "": none does."""
         runs = (run.machine for run in self.active() if may_live_on(node, run.machine))
         return next((ended_by_hand(run, node) for run in runs), "")
+
+    def runners_on(self, node: str) -> list[str]:
+        """The runners of active runs, by incarnation, that may be alive on a node."""
+        return [runner_on(node, run.machine) for run in self.active() if may_live_on(node, run.machine)]
 
     def seated(self, node: str) -> str:
         """The active run that has ranks or a runner on a node which are not proven gone; "" for none."""

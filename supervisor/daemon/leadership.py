@@ -20,8 +20,9 @@ from supervisor.shell.config import Config
 
 log = structlog.get_logger()
 
-LOOK_S = 5.0
-"""Between two looks of a host at whether another one has begun."""
+LOOK_S = 1.0
+"""Between two looks of a host at whether another one has begun. With ASK_LIMIT_S it is well below a lease: who is
+answered here until then must find the other one before that one may take it for lost."""
 
 
 class Leadership(Protocol):

@@ -64,12 +64,16 @@ class Nodes:
         return self.fleet.record_of(node)
 
     def see_that_it_is_silent(self, node: str) -> None:
-        """Raises Refused where there is no such node, and where its supd or a runner there answers."""
-        known = named(self.status(), node)
+        """Raises Refused where there is no such node, where a runner there answers, and where its supd does; but not
+        where that one has none of the runners that are waited for: its journal, or ours, is an old one."""
+        known, awaited = self.status(), self._jobs.runners_on(node)
+        if not awaited:
+            named(known, node)
         if heard := self._jobs.heard_on(node):
             hint = f"to go on without it: supctl restart {heard} --without {node}"
             raise Refused("F115", f"{node} is not lost: the runner of {heard} answers there", hint=hint)
-        if known.state == NodeState.READY:
+        is_up = any(one.node == node and one.state == NodeState.READY for one in known)
+        if is_up and not (awaited and all(self._orders.lacks(node, runner) for runner in awaited)):
             hint = self._jobs.way_out(node) or f"to go on without it: supctl restart JOB --without {node}"
             raise Refused("F115", f"{node} is not lost: supd answers there", hint=hint)
 

@@ -16,7 +16,7 @@ from protocol.addresses import JoinEntry
 from protocol.coordinator_events import RunRecord
 from protocol.errors import Refused
 from protocol.messages.fleet import KnownHost, Probe
-from protocol.timing import Timing
+from protocol.timing import DEFAULTS, Timing
 from supervisor.daemon import leadership, moving
 from supervisor.daemon.door import Door
 from supervisor.daemon.hosting import Hosting, Hosts, Joins
@@ -313,6 +313,10 @@ async def test_a_host_ends_once_another_one_is_heard_of_that_comes_before_it(
         await led.ended(lambda: 2)
         assert len(said) == 1
         assert (await led.journal.is_told_to_host(), await led.journal.epoch()) == (False, 2)
+
+
+def test_a_host_has_looked_for_another_one_before_that_one_may_take_anybody_for_lost() -> None:
+    assert DEFAULTS.ttl_s - 1.0 >= leadership.LOOK_S + moving.ASK_LIMIT_S  # as long as nodes need to find the other one
 
 
 async def test_a_host_whose_disk_takes_nothing_looks_for_another_one_all_the_same(tmp_path: Path) -> None:

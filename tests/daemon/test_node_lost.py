@@ -1,6 +1,8 @@
 """supervisor/daemon/nodes.py: an operator gives a node up."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +10,11 @@ import msgspec
 
 from protocol.messages.control import DeclareLost, Done, Failure, GetNodes, Nodes
 from protocol.messages.fleet import Joined, decode_to_node
-from protocol.messages.member import Answer, Offer, Renewal, Run, Welcome
+from protocol.messages.member import Answer, Offer, Part, Renewal, Run, Welcome
 from protocol.timing import Timing
 from supervisor.daemon.journal import Journal
 from supervisor.shell.config import Config
-from tests.daemon.peers import answering, free_port, join_of, node_config
+from tests.daemon.peers import FakeNode, answering, free_port, join_of, node_config
 from tests.daemon.peers import calling as calling_as_node
 from tests.daemon.serving import TIMEOUT_S, ask, serving
 from tests.daemon.test_control import start
@@ -39,6 +41,31 @@ async def gone(config: Config, node: str) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         while await state_of(config, node) == "ready":
             pass
+
+
+def fast(short_dir: Path) -> Config:
+    return replace(node_config(short_dir, "a", HOST, free_port(HOST, OTHER)), timing=FAST)
+
+
+async def begun(config: Config) -> str:
+    """A run that wants two nodes, in whatever they run."""
+    settings = ("topology.nnodes=2", "restart.policy=on-failure")
+    started = await ask(config.control, msgspec.structs.replace(start("1"), settings=settings, allow_mixed=True))
+    assert isinstance(started, Done), started
+    return started.run
+
+
+@contextlib.asynccontextmanager
+async def running_on_b(config: Config, run: str) -> AsyncIterator[None]:
+    """A runner of node b that has got its order to launch; at the end it is silent for ever."""
+    async with calling(config) as runner:
+        runner.say(hello(config, run, node="b"))
+        assert isinstance(await runner.hear(), Welcome)
+        runner.say(Renewal(number=1, offer=Offer(slots=1, address=OTHER, port=4000)))
+        async with asyncio.timeout(TIMEOUT_S):
+            while not isinstance(answer := await runner.hear(), Answer) or not isinstance(answer.order, Run):
+                assert answer is not None
+        yield
 
 
 async def test_a_node_that_answers_is_not_given_up_and_neither_is_one_that_is_not_there(short_dir: Path) -> None:
@@ -71,21 +98,11 @@ async def test_a_node_that_nobody_waits_for_may_be_given_up_and_that_is_written_
 async def test_a_run_goes_on_without_a_node_on_the_word_of_an_operator_but_not_while_its_runner_answers(
     short_dir: Path,
 ) -> None:
-    config = replace(node_config(short_dir, "a", HOST, free_port(HOST, OTHER)), timing=FAST)
+    config = fast(short_dir)
     async with serving(config), joined(config) as node:
-        settings = ("topology.nnodes=2", "restart.policy=on-failure")
-        job = msgspec.structs.replace(start("1"), settings=settings, allow_mixed=True)
-        started = await ask(config.control, job)
-        assert isinstance(started, Done), started
-        run = started.run
+        run = await begun(config)
         await node.order(lambda order: order.wanted)
-        async with calling(config) as runner:
-            runner.say(hello(config, run, node="b"))
-            assert isinstance(await runner.hear(), Welcome)
-            runner.say(Renewal(number=1, offer=Offer(slots=1, address=OTHER, port=4000)))
-            async with asyncio.timeout(TIMEOUT_S):
-                while not isinstance(answer := await runner.hear(), Answer) or not isinstance(answer.order, Run):
-                    assert answer is not None
+        async with running_on_b(config, run):
             node.peer.writer.transport.abort()
             await gone(config, "b")
             refusal = await refused(config, "b")
@@ -98,3 +115,47 @@ async def test_a_run_goes_on_without_a_node_on_the_word_of_an_operator_but_not_w
         kinds = [event.kind for event in await events(config, run)]
         assert ("operator.node_lost" in kinds, "node.lost" in kinds) == (True, True)
         assert await ask(config.control, DeclareLost(node="b")) == Done(run=""), "again: nobody waits for it"
+
+
+async def test_a_node_whose_supd_knows_nothing_of_the_runner_that_is_waited_for_may_be_given_up(
+    short_dir: Path,
+) -> None:
+    """An old journal was put back here: what its run waits for has ended since, and the node has forgotten it."""
+    config = fast(short_dir)
+    async with serving(config), joined(config) as node:
+        run = await begun(config)
+        await node.order(lambda order: order.wanted)
+        async with running_on_b(config, run):
+            pass
+        async with asyncio.timeout(TIMEOUT_S):
+            while "the runner of" in await answer_to(config, node, ("0" * 16,)):
+                pass
+        for runners in (("0" * 16,), None):
+            assert await answer_to(config, node, runners) == "b is not lost: supd answers there"
+        assert await answer_to(config, node, ("f" * 16,)) == ""
+        assert await state_of(config, "b") == "lost"
+
+
+async def test_a_node_that_the_fleet_does_not_know_may_be_given_up_where_a_run_waits_for_it(short_dir: Path) -> None:
+    """The host's journal was lost, and the node has not come back."""
+    config = fast(short_dir)
+    async with serving(config):
+        run = await begun(config)
+        async with calling(config) as runner:
+            runner.say(hello(config, run, node="c"))
+            assert isinstance(await runner.hear(), Welcome)
+            runner.say(Renewal(number=1, part=Part.STOPPING))
+            assert isinstance(await runner.hear(), Answer)
+        assert await state_of(config, "c") == "unreachable"
+        async with asyncio.timeout(TIMEOUT_S):
+            while isinstance(reply := await ask(config.control, DeclareLost(node="c")), Failure):
+                assert reply.code == "F115"
+        assert reply == Done(run="", runs=(run,))
+
+
+async def answer_to(config: Config, node: FakeNode, runners: tuple[str, ...] | None) -> str:
+    """What is said against giving b up, which has reported these runners; "": nothing, it is given up."""
+    node.report(runners=runners)
+    await node.order(lambda order: order.number == node.number)
+    reply = await ask(config.control, DeclareLost(node="b"))
+    return reply.message if isinstance(reply, Failure) else ""

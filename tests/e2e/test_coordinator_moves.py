@@ -15,21 +15,8 @@ from supervisor.shell.clock import boot_s
 from tests.e2e.fleet import Fleet
 from tests.e2e.jobs import command_job
 from tests.e2e.supd import TIMEOUT_S, Supd, alive, wait_for
-from tests.e2e.threes import AT_ONCE, SIZES, Copies, kill, lent, shared_fleet, survivors
+from tests.e2e.threes import AT_ONCE, SIZES, Copies, kill, survivors
 from tests.e2e.wire import ask
-
-
-@pytest.fixture(scope="module")
-def whole() -> Iterator[Fleet]:
-    with shared_fleet() as fleet:
-        yield fleet
-
-
-@pytest.fixture
-def fleet(whole: Fleet) -> Iterator[Fleet]:
-    """Three nodes, of which a hosts."""
-    with lent(whole):
-        yield whole
 
 
 @pytest.fixture

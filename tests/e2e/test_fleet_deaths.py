@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from tests.e2e.fleet import Fleet
 from tests.e2e.supd import WORKERS, wait_for
-from tests.e2e.threes import AT_ONCE, SIZES, Copies, kill, lent, parent_of, shared_fleet, survivors
+from tests.e2e.threes import AT_ONCE, SIZES, Copies, kill, parent_of, survivors
 from tests.netns import fleet_in_namespaces, needs_namespaces
 
 
@@ -24,19 +23,6 @@ def sees_the_loss(status: Any, size: str) -> bool:
     if size == "standby":
         return (nodes, spares) in ((["a", "c"], ["b"]), (["a", "c"], []), (["a", "b"], ["c"]))
     return (nodes, spares) == (["a", "b", "c"], [])
-
-
-@pytest.fixture(scope="module")
-def whole() -> Iterator[Fleet]:
-    with shared_fleet() as fleet:
-        yield fleet
-
-
-@pytest.fixture
-def fleet(whole: Fleet) -> Iterator[Fleet]:
-    """Three nodes, of which a hosts."""
-    with lent(whole):
-        yield whole
 
 
 @pytest.mark.parametrize("size", SIZES)

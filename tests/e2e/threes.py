@@ -1,15 +1,12 @@
-"""A fleet of three that the tests of a file share: made once, whole and idle again before each of them."""
+"""A fleet of three and its processes, and a run on it that finds out by itself whether anything runs twice."""
 
 import contextlib
 import os
-import shutil
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.fleet import Fleet, running_fleet
+from tests.e2e.fleet import Fleet
 from tests.e2e.supd import Supd, wait_for
 
 AT_ONCE = '[restart]\nbackoff = "0s"\nbackoff_max = "0s"\n'
@@ -19,30 +16,6 @@ SIZES = {
     "grow": 'nnodes = "2:3"\nextra_nodes = "grow"\n',
 }
 """Of [topology]."""
-
-
-@contextlib.contextmanager
-def shared_fleet() -> Iterator[Fleet]:
-    """For a fixture of a module's scope: nodes a, b, c."""
-    folder = Path(tempfile.mkdtemp(prefix="supd-t-"))
-    try:
-        with running_fleet(folder, 3) as fleet:
-            yield fleet
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def lent(fleet: Fleet) -> Iterator[Fleet]:
-    """For a fixture of a test's scope: whatever the test does, the next one gets it whole and idle."""
-    try:
-        yield fleet
-    finally:
-        launch_the_dead(fleet)
-        fleet.host.wait_until_ready()
-        fleet.wait_joined(*fleet.nodes)
-        fleet.host.supctl("stop", "--all", "--now", check=False)  # it has nothing to stop where all is well
-        wait_for("nothing to be left", lambda: not survivors(fleet))
 
 
 def launch_the_dead(fleet: Fleet) -> None:

@@ -1,13 +1,14 @@
 """What people see of nodes that are silent, and for whose proof a run waits."""
 
 from protocol.absence import node_state, waiting_for
-from protocol.coordinator_events import NodeLost
+from protocol.coordinator_events import NodeLost, StopRequested, Tick
 from protocol.messages.member import Part
 from protocol.takeover import told_run
 from tests.protocol.build import exited, rank
 from tests.protocol.fleet import FINISHED, Fleet, forming, launching, running, started, stopping
+from tests.protocol.takeover_stage import TTL_S, grown
 
-NOBODY_TOLD = "whoever runs it to tell what; or for your word that nobody does: supctl restart"
+NOBODY_TOLD = "whoever runs it to tell what"
 PROOF = "the word of its supd that its ranks are gone, or yours: supctl node lost {}"
 
 
@@ -101,9 +102,10 @@ def test_where_the_supd_of_a_silent_runner_answers_the_way_out_is_to_end_that_ru
     """An operator's word is refused there."""
     fleet = running("a")
     told = "proof for a (silent for 28 s): end its runner there, and its supd proves that: kill -9 "
-    assert waits(fleet, 30.0) == told + "$(ps -o ppid= 100) on a", "of a rank, whose parent it is"
+    unknown = " on a; where its supd knows of none: supctl node lost a"
+    assert waits(fleet, 30.0) == told + "$(ps -o ppid= 100)" + unknown, "of a rank, whose parent it is"
     fleet.hears(30.0, "a1", Part.RUNNING, 0, rank(0, exit=exited(1)))
-    assert waits(fleet, 58.0) == told + "its pid on a"
+    assert waits(fleet, 58.0) == told + "its pid" + unknown
 
 
 def test_a_run_that_is_taken_up_again_waits_for_those_that_have_not_reported_yet() -> None:
@@ -133,3 +135,41 @@ def test_a_run_of_which_no_generation_is_known_is_taken_over_all_the_same() -> N
     fleet = Fleet("a", record=told_run())
     fleet.opens(0.0)
     assert waits(fleet, 1.0) == f"{NOBODY_TOLD} (it is taken over from its runners)"
+
+
+def test_a_run_that_is_taken_over_says_what_an_operator_can_do_once_that_is_not_refused() -> None:
+    fleet = forming("a", "b")
+    fleet.hears(1.0, "a1", Part.RUNNING, 4, *started())
+    fleet.at(1.0 + TTL_S, Tick())
+    told = f"{NOBODY_TOLD} (generation 4 is taken over from its runners)"
+    fleet.renews(6.5, "a1")
+    assert waits(fleet, 7.0) == told  # it is heard, and may tell any time
+    assert waits(fleet, 20.0) == f"{told}; or for your word that nothing runs on a: supctl node lost a"
+    fleet.at(21.0, NodeLost("a", by="me"))
+    assert waits(fleet, 21.0) == f"{told}; or for your word that nobody runs it: supctl restart"
+
+
+def test_a_run_that_is_taken_over_and_told_to_stop_offers_no_restart() -> None:
+    """That would be refused."""
+    fleet = forming("a", "b")
+    fleet.hears(1.0, "a1", Part.RUNNING, 4, *started())
+    fleet.at(2.0, StopRequested(None, now=False, by="me"))
+    fleet.at(1.0 + TTL_S, Tick())
+    assert waits(fleet, 20.0).endswith(
+        "(generation 4 is taken over from its runners); supctl stop --now waits for nobody"
+    )
+    assert fleet.at(21.0, StopRequested(None, now=True, by="me"))
+    assert fleet.phase == "stopped"
+
+
+def test_a_run_that_cannot_begin_because_of_who_was_busy_and_is_silent_says_how_that_ends() -> None:
+    """Its disk was lost: nobody is left to prove it gone."""
+    fleet = forming("a", "b", spec=grown("ab"))
+    fleet.hears(1.0, "b1", Part.STOPPING, -1)
+    fleet.offers(2.0, "a1")
+    assert waits(fleet, 2.0) == ""
+    fleet.sees(10.0, "b")
+    assert waits(fleet, 10.0) == "proof for b (silent for 9 s): " + PROOF.format("b")
+    fleet.offers(11.0, "a1")
+    fleet.at(11.5, NodeLost("b", by="me"))
+    assert (fleet.phase, set(fleet.coordinator.seats)) == ("launching", {"a"})

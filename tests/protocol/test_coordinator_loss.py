@@ -190,7 +190,7 @@ def test_the_burial_of_a_lost_runner_of_a_past_generation_is_no_failed_start() -
 def test_a_node_that_was_fenced_ends_the_generation_and_costs_nothing() -> None:
     fleet = running("a", "b", "c", spec=GROWS)
     effects = fleet.hears(4.0, "c1", Part.STOPPED, 0, *ended(2), fenced_s=4.5)
-    assert notes(effects) == ["incident.opened", "node.fenced"]
+    assert notes(effects) == ["node.fenced", "incident.opened"]
     incident = fleet.record.incident
     assert incident is not None
     assert (incident.cause, incident.node) == ("fenced", "c")
@@ -198,6 +198,32 @@ def test_a_node_that_was_fenced_ends_the_generation_and_costs_nothing() -> None:
     assert notes(fleet.hears(5.0, "c1", Part.STOPPED, 0, *ended(2), fenced_s=4.5)) == []
     stops(fleet, 6.0, "a1", "b1")
     assert fleet.record.ledger.used == 0
+
+
+def test_a_node_that_was_fenced_is_told_of_also_when_its_generation_is_over() -> None:
+    """It was cut off, and lost before it could say so."""
+    fleet = after_a_loss()
+    stops(fleet, 8.0, "a1", "b1")
+    assert fleet.phase == "launching"
+    effects = fleet.hears(20.0, "c1", Part.STOPPED, 0, *ended(2), fenced_s=4.5)
+    assert [(note.generation, note.detail["node"]) for note in noted(effects, "node.fenced")] == [(0, "c")]
+    assert notes(fleet.hears(21.0, "c1", Part.STOPPED, 0, *ended(2), fenced_s=4.5)) == []
+
+
+def test_who_was_fenced_since_the_host_died_is_not_what_the_generation_ended_of() -> None:
+    """Its runner was a witness of all others: they are heard before it is proven gone, when a coordinator is back."""
+    fleet = running("a", "b", "c")
+    again = Fleet("a", "b", "c", spec=fleet.spec, record=fleet.record, epoch=2)
+    again.numbers = fleet.numbers
+    again.opens(60.0)
+    again.hears(60.1, "b1", Part.STOPPED, 0, *ended(1), fenced_s=4.5)
+    again.hears(60.2, "c1", Part.STOPPED, 0, *ended(2), fenced_s=4.5)
+    assert again.record.incident is not None
+    assert again.record.incident.node == "b"
+    assert notes(again.gone(61.0, "a1"))[:2] == ["runner.lost", "incident.corrected"]
+    incident = again.record.incident
+    assert (incident.cause, incident.node) == ("runner-lost", "a")
+    assert incident.summary.startswith("the runner on a is gone, and its ranks with it; first seen: b was cut off")
 
 
 def test_a_rank_that_had_failed_before_is_the_cause_and_not_the_fence() -> None:

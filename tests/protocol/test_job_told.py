@@ -11,6 +11,7 @@ from protocol.job import (
     HangTable,
     Job,
     JobSpec,
+    LogsTable,
     ProgressTable,
     RestartTable,
     RunTable,
@@ -59,6 +60,10 @@ log_ranks = "0,8-15"
 init_timeout = "off"
 step_timeout = "90s"
 phases = { eval = "1500ms", upload = "off" }
+[logs]
+max_file = "1.5GiB"
+keep_files = 2
+timestamps = true
 """
 
 
@@ -96,6 +101,10 @@ def test_what_was_read_from_a_job_file_can_be_told(text: bytes) -> None:
         told(progress=ProgressTable(log_ranks="one")),
         told(hang=HangTable(action="explode")),
         told(hang=HangTable(phases={"eval": -1.0})),
+        told(logs=LogsTable(max_file_bytes=0)),
+        told(logs=LogsTable(max_file_bytes=-1)),
+        told(logs=LogsTable(keep_files=1)),
+        told(logs=LogsTable(keep_generations=-3)),
         told(schema=99),
     ],
 )

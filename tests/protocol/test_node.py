@@ -7,6 +7,7 @@ from protocol.messages import encode
 from protocol.messages.fleet import (
     BURIED_A_REPORT_MAX,
     FAILURES_A_REPORT_MAX,
+    RUNNERS_A_REPORT_MAX,
     NodeOrder,
     NodeReport,
     RunnerBuried,
@@ -39,8 +40,9 @@ def report(
     number: int,
     buried: tuple[RunnerBuried, ...] = (),
     failures: tuple[StartFailure, ...] = (),
+    runners: tuple[str, ...] = (),
 ) -> Report:
-    return Report(NodeReport(number=number, buried=buried, failures=failures))
+    return Report(NodeReport(number=number, buried=buried, failures=failures, runners=runners))
 
 
 def due_s(node: Node) -> float | None:
@@ -58,12 +60,12 @@ def test_it_reports_as_the_link_comes_up_then_every_second_and_never_without_one
     node = Node({"aa": "j@1"})
     assert node.handle(Tick(), 0.0) == []
     assert due_s(node) is None
-    assert node.handle(LinkUp(), 5.0) == [report(1)]
+    assert node.handle(LinkUp(), 5.0) == [report(1, runners=("aa",))]
     assert node.deadline_s == 6.0
     assert node.handle(Tick(), 5.9) == []
-    assert node.handle(Tick(), 6.0) == [report(2)]
+    assert node.handle(Tick(), 6.0) == [report(2, runners=("aa",))]
     assert (node.handle(LinkDown(), 6.5), due_s(node)) == ([], None)
-    assert node.handle(LinkUp(), 9.0) == [report(1)], "reports are counted anew on each connection"
+    assert node.handle(LinkUp(), 9.0) == [report(1, runners=("aa",))], "reports are counted anew on each connection"
 
 
 def test_what_is_wanted_is_started_once() -> None:
@@ -71,7 +73,8 @@ def test_what_is_wanted_is_started_once() -> None:
     assert node.handle(order(1, "j@1", "k@1"), 0.1) == [Ensure("j@1"), Ensure("k@1")]
     assert node.handle(order(1, "j@1", "k@1"), 0.2) == []
     assert node.handle(Given("j@1", "aa"), 0.3) == []
-    assert node.handle(order(2, "j@1", "k@1"), 5.0) == [report(2)], "the other is still being started"
+    told = [report(2, runners=("aa",))]
+    assert node.handle(order(2, "j@1", "k@1"), 5.0) == told, "the other is still being started"
 
 
 def test_a_runner_that_was_there_before_serves_its_run() -> None:
@@ -134,7 +137,15 @@ def test_a_runner_that_comes_ends_the_failure_before_it() -> None:
     node.handle(StartFailed("j@1", "no room"), 0.1)
     node.handle(Tick(), 1.1)
     assert node.handle(Given("j@1", "aa"), 1.2) == []
-    assert node.handle(Tick(), 2.1) == [report(4)]
+    assert node.handle(Tick(), 2.1) == [report(4, runners=("aa",))]
+
+
+def test_of_more_runners_than_a_report_may_have_it_tells_none() -> None:
+    """What is not among them would be taken for gone."""
+    node = linked({str(number): f"j@{number}" for number in range(RUNNERS_A_REPORT_MAX + 1)})
+    (told,) = node.handle(Tick(), 1.0)
+    assert isinstance(told, Report)
+    assert told.report.runners is None
 
 
 def test_a_runner_that_dies_at_once_is_not_replaced_at_once() -> None:

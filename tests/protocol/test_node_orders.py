@@ -68,6 +68,21 @@ def test_what_is_wanted_of_a_node_that_is_not_there_is_in_its_first_order() -> N
     assert orders.order_for("b") == NodeOrder(number=1, epoch=7, wanted=("j@1",))
 
 
+def test_a_node_lacks_a_runner_of_which_its_supd_tells_nothing_on_this_connection() -> None:
+    orders = with_b()
+    assert not orders.lacks("b", "aa"), "it has not told yet"
+    orders.handle(Reported("b", NodeReport(number=1)))
+    assert not orders.lacks("b", "aa"), "an older supd tells none"
+    orders.handle(Reported("b", NodeReport(number=2, runners=("bb",))))
+    assert [orders.lacks("b", incarnation) for incarnation in ("aa", "bb")] == [True, False]
+    assert not orders.lacks("c", "aa"), "there is no such node"
+    for start in (FIRST, ("of-b-dir", 2)):
+        orders.handle(Admitted("b", start))
+        assert not orders.lacks("b", "aa")
+        orders.handle(Reported("b", NodeReport(number=1, runners=())))
+        assert orders.lacks("b", "aa")
+
+
 def test_an_end_is_handed_on_once_and_is_settled_for_as_long_as_it_is_told() -> None:
     orders = with_b()
     assert reports(orders, 1, "aa") == [Gone("b", buried("aa")), Order("b")]

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from protocol.coordinator_events import NodeLost, Tick
+from protocol.coordinator_events import NodeLost, Roster, RosterNode, Tick
 from protocol.messages.member import Part, Run, Stop, Tell
 from protocol.run_state import GENERATION_MAX
 from protocol.seating import witness_ranks
 from tests.protocol.build import exited, rank
 from tests.protocol.fleet import (
     CRASHED_AND_GONE,
+    Fleet,
     asks,
     forming,
     launching,
@@ -236,6 +237,44 @@ def test_one_that_is_heard_of_while_another_is_taken_over_takes_its_place() -> N
     assert fleet.phase == "forming"  # its time counts from when it was heard of
     says(fleet, 6.5, "b1", new)
     assert (fleet.record.generation, set(assignments(fleet))) == (6, {"a1", "b1"})
+
+
+# --- strangers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_a_runner_of_a_node_that_the_fleet_does_not_know_is_not_believed_beside_a_healthy_generation(
+    tells: bool,
+) -> None:
+    """Who has the key may say anything: the others are judged as before, and what they run is not touched."""
+    fleet = running("a", "b", "c")
+    alone = {"z1": given_out("a")["a1"]}
+    effects = says(fleet, 3.0, "z1", alone, tells=tells)
+    assert (persisted(effects), fleet.coordinator.takeover, fleet.coordinator.roll.busy) == ([], None, {*"abc"})
+    del fleet.last["z1"]
+    assert "node.lost" in notes(fleet.passes(3.0, 10.0, silent="c"))
+
+
+def test_of_a_node_that_the_fleet_knows_a_runner_is_believed_whatever_runs() -> None:
+    fleet = running("a", "b")
+    fleet.at(3.0, Roster(tuple(RosterNode(node, is_up=True) for node in "abz")))
+    assert [r.is_taken_over for r in persisted(says(fleet, 3.0, "z1", {"z1": given_out("a")["a1"]}, tells=False))]
+
+
+def test_a_stranger_that_was_believed_is_not_once_all_are_heard_at_the_generation_that_is_known() -> None:
+    """A coordinator that has begun anew cannot know it at once."""
+    fleet, given = running("a", "b", "c"), given_out("abc")
+    again = Fleet("a", "b", "c", spec=fleet.spec, record=fleet.record, epoch=2)
+    again.numbers, again.last = fleet.numbers, fleet.last
+    again.opens(10.0)
+    effects = says(again, 10.1, "z1", {"z1": given["a1"]}, tells=False)
+    assert [record.is_taken_over for record in persisted(effects)] == [True]
+    del again.last["z1"]
+    for runner in ("a1", "b1", "c1"):
+        again.renews(10.2, runner)
+    assert not again.record.is_taken_over
+    assert "z" not in again.coordinator.roll.runners
+    assert "node.lost" in notes(again.passes(10.2, 17.0, silent="c"))
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

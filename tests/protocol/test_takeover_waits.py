@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.coordinator_events import NodeLost, RestartRequested, StopRequested, Tick
+from protocol.coordinator_events import NodeLost, RestartRequested, Roster, RosterNode, StopRequested, Tick
 from protocol.job import JobSpec, StopTable
 from protocol.messages.member import Part, Release, Stop, Tell, Wait
 from protocol.takeover import told_run
@@ -149,6 +149,18 @@ def test_a_restart_is_refused_while_anybody_is_heard_who_runs_something() -> Non
     assert (fleet.phase, fleet.record.generation) == ("forming", 5)
 
 
+def test_a_restart_is_not_refused_for_those_that_run_what_was_before() -> None:
+    """Whoever was ahead is silent for ever: that the others answer must not leave the run without a way out."""
+    fleet, given = running("a", "b"), given_out("ab")
+    fleet.at(3.0, Roster(tuple(RosterNode(node, is_up=True) for node in "abc")))
+    says(fleet, 3.0, "c1", {"c1": given["a1"]}, tells=False)
+    fleet.passes(3.0, 3.0 + TTL_S, silent="c")
+    assert refuses(fleet)
+    fleet.at(8.5, NodeLost("c", by="me"))
+    assert not refuses(fleet)
+    assert orders(fleet.at(9.0, RESTART)) == dict.fromkeys(("a1", "b1"), Stop(generation=5))
+
+
 @pytest.mark.parametrize("proof", ["supd", "operator"])
 def test_proof_that_nothing_of_a_runner_is_left_allows_a_restart_and_begins_none(proof: str) -> None:
     fleet, given = forming("a"), given_out("ab")
@@ -233,8 +245,8 @@ def test_a_generation_that_nobody_tells_of_is_waited_for_until_an_operator_gives
         assert [*orders(fleet.at(now_s, Tick()))] == []
         assert (fleet.phase, fleet.record.generation) == ("forming", -1)
     assert waiting_for(fleet, 3600.0) == (
-        "whoever runs it to tell what; or for your word that nobody does: supctl restart "
-        "(generation 4 is taken over from its runners)"
+        "whoever runs it to tell what (generation 4 is taken over from its runners); "
+        "or for your word that nobody runs it: supctl restart"
     )
     assert orders(fleet.at(3601.0, RESTART)) == {"a1": Stop(generation=5)}
 
@@ -260,7 +272,10 @@ def test_a_generation_of_which_only_a_part_is_known_is_not_given_up() -> None:
     for now_s in (1.0 + TTL_S, 1.0 + 2 * TTL_S, 60.0):
         fleet.at(now_s, Tick())
         assert fleet.phase == "forming"
-    assert waiting_for(fleet, 60.0) == "1 more whose name nobody knows (generation 4 is taken over from its runners)"
+    assert waiting_for(fleet, 60.0) == (
+        "1 more whose name nobody knows (generation 4 is taken over from its runners); "
+        "or for your word that nobody runs it: supctl restart"
+    )
     says(fleet, 61.0, "b1", given)
     assert (fleet.phase, fleet.record.generation) == ("stopping", 4)
 
@@ -287,10 +302,23 @@ def test_a_coordinator_that_begins_again_still_waits_for_what_it_was_taking_over
         again.offers(now_s, "a1")
         assert again.phase == "forming"
         assert again.coordinator.deadline_s is None
-    assert waiting_for(again, 3600.0).startswith("whoever runs it to tell what; or for your word")
+    assert waiting_for(again, 3600.0).startswith("whoever runs it to tell what (generation 4 is taken over")
     for runner in ("b1", "a1"):
         says(again, 3601.0, runner, given)
     assert (again.phase, again.record.generation) == ("running", 4)
+
+
+def test_the_number_of_what_was_being_taken_over_is_not_given_out_again_after_the_coordinator_begins_anew() -> None:
+    """Who runs it may be silent by then, and live on by the word of others."""
+    fleet, given = forming("a", "b", spec=grown("ab")), given_out("ab")
+    says(fleet, 1.0, "b1", given, tells=False)
+    del fleet.last["b1"]
+    again = fleet.restarted(10.0).restarted(20.0)
+    again.at(20.0 + TTL_S, Tick())
+    again.at(30.0, RESTART)
+    again.sees(30.0, "b")
+    again.offers(30.5, "a1", 5, port=4001)
+    assert (again.phase, again.record.generation, again.record.newer) == ("launching", 6, -1)
 
 
 def test_what_was_taken_over_needs_no_second_takeover() -> None:
@@ -321,8 +349,8 @@ def test_a_told_run_launches_nothing_by_itself() -> None:
         fleet.at(now_s, Tick())
         assert (fleet.phase, fleet.record.generation) == ("forming", -1)
     assert waiting_for(fleet, 600.0) == (
-        "whoever runs it to tell what; or for your word that nobody does: supctl restart "
-        "(it is taken over from its runners)"
+        "whoever runs it to tell what (it is taken over from its runners); "
+        "or for your word that nobody runs it: supctl restart"
     )
 
 

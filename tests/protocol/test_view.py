@@ -261,5 +261,5 @@ def test_the_beat_of_a_rank_grows_older_while_its_runner_is_silent() -> None:
 def test_a_runner_that_has_not_reported_for_a_while_is_itself_what_is_waited_for() -> None:
     assert seen(running(), silent_s=4.0).waiting_for == ""
     by_hand = "end its runner there, and its supd proves that: kill -9 $(ps -o ppid= 100) on a"
-    told = f"proof for a (silent for 12 s): {by_hand}"
+    told = f"proof for a (silent for 12 s): {by_hand}; where its supd knows of none: supctl node lost a"
     assert seen(running(), silent_s=12.0).waiting_for == told

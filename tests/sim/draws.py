@@ -4,6 +4,8 @@ Every kind of trouble is on in some seeds only: much of one kind shows what a li
 """
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 
 from protocol.job import JobSpec, ProgressTable, RendezvousTable, RestartTable, RunTable, StopTable, TopologyTable
 from protocol.timing import DEFAULTS, KILL_S
@@ -16,6 +18,7 @@ from tests.sim.setup import (
     FAST,
     GENTLE,
     HOST,
+    MOVE,
     NAMES,
     RATES,
     SILENCES,
@@ -25,14 +28,29 @@ from tests.sim.setup import (
 )
 from tests.sim.workers import Program
 
-
-def draw(rng: random.Random) -> Setup:
-    """A world of this seed."""
-    kind = rng.choice(("rough",) * 7 + ("cuts",) * 3 + ("gentle",) * 2 + ("alone", "ending") + ("steady",) * 2)
-    return _draw_steady(rng) if kind == "steady" else _draw_rough(rng, kind)
+Nodes = tuple[int, int]
+"""The least and the most nodes that a fleet has."""
 
 
-def _draw_rough(rng: random.Random, kind: str) -> Setup:
+def draw(rng: random.Random, nodes: Nodes | None = None) -> Setup:
+    """A world of this seed: of so many nodes, or of 3 to 8."""
+    kinds = ("rough",) * 7 + ("cuts",) * 3 + ("words",) * 2 + ("gentle",) * 2 + ("alone", "ending") + ("steady",) * 2
+    kind = rng.choice(kinds)
+    return _draw_steady(rng, nodes) if kind == "steady" else _draw_rough(rng, kind, nodes)
+
+
+def add_moves(setup: Setup, rng: random.Random) -> Setup:
+    """The same world, with a coordinator that is moved while it lives, or without."""
+    if setup.kind not in ("rough", "cuts", "steady") or setup.keeps_isolated or setup.twin or rng.random() > 0.15:
+        return setup
+    return replace(setup, every_s={**setup.every_s, MOVE: rng.choice((6.0, 15.0))})
+
+
+def _draw_names(rng: random.Random, usual: Sequence[int], nodes: Nodes | None) -> tuple[str, ...]:
+    return NAMES[: rng.choice(usual) if nodes is None else rng.randint(*nodes)]
+
+
+def _draw_rough(rng: random.Random, kind: str, nodes: Nodes | None) -> Setup:
     """Where generations end."""
 
     def maybe(probability: float, value: float) -> float:
@@ -41,9 +59,10 @@ def _draw_rough(rng: random.Random, kind: str) -> Setup:
     is_gentle = kind == "gentle"
     is_alone = kind == "alone"  # one node, which fails again and again
     is_ending = kind == "ending"  # its ranks finish one after the other, and then their runners die, and the host
-    has_cuts = kind == "cuts"  # nothing goes wrong but that machines don't reach each other, or stand still
-    names = NAMES[: rng.choice((3, 5, 6, 7, 8) if has_cuts else (3, 3, 4, 4, 5, 5, 6, 8))]
-    has_host = rng.random() < (0.5 if has_cuts else 0.8)  # else the job keeps off the host
+    has_words = kind == "words"  # nothing goes wrong but what is aimed at words
+    has_cuts = has_words or kind == "cuts"  # ... but that machines don't reach each other, or stand still
+    names = _draw_names(rng, (3, 5, 6, 7, 8) if has_cuts else (3, 3, 4, 4, 5, 5, 6, 8), nodes)
+    has_host = rng.random() < (0.0 if has_words else 0.5 if has_cuts else 0.8)  # else the job keeps off the host
     usable = len(names) - (not has_host)
     least = 1 if is_alone else rng.choice((1, 2)) if has_cuts else rng.randint(1, usable)
     most = 1 if is_alone else usable if has_cuts else rng.randint(least, usable + rng.choice((0, 2)))
@@ -94,7 +113,7 @@ def _draw_rough(rng: random.Random, kind: str) -> Setup:
         spawns_s=rng.choice(((0.005, 0.05), (0.05, 1.5))),
     )
     weather = CALM
-    if rng.random() < 0.6:
+    if rng.random() < (0.3 if has_words else 0.6):
         weather = Weather(
             loss=maybe(0.6, rng.choice((0.02, 0.2))),
             double=maybe(0.5, 0.1),
@@ -105,10 +124,14 @@ def _draw_rough(rng: random.Random, kind: str) -> Setup:
     if is_gentle:
         weather = rng.choice((CALM, Weather(loss=0.2)))
     every_s = {}
-    for what in () if is_ending else GENTLE if is_gentle else SILENCES if has_cuts else RATES:
+    for what in () if is_ending or has_words else GENTLE if is_gentle else SILENCES if has_cuts else RATES:
         if rng.random() < (0.4 if is_gentle or has_cuts else 0.3):
             every_s[what] = USUAL_S.get(what, 15.0) * rng.choice((0.3, 1.0, 1.0, 3.0))
-    if has_cuts:
+    if has_words:
+        every_s = {"two cuts": 12.0, "host killed as a link is cut": 30.0}
+    elif is_ending and not has_host:
+        every_s = {"operator restarts twice": 2.0}
+    elif has_cuts:
         every_s["group cut off"] = rng.choice((10.0, 30.0))
         every_s["cut that moves"] = rng.choice((10.0, 30.0))
     others = [name for name in names if name != HOST]
@@ -124,12 +147,12 @@ def _draw_rough(rng: random.Random, kind: str) -> Setup:
         else {what: rng.choice((0.1, 0.4)) for what in AIMED if rng.random() < 0.4 and not (is_gentle or has_cuts)},
         begins_s=rng.choice((rng.uniform(0.0, 2.0), rng.uniform(5.0, 8.0))),
         calm_s=rng.choice((0.0, 0.0, 0.0, 11.0)),
-        faults_s=rng.uniform(15.0, 45.0),
+        faults_s=rng.uniform(40.0, 80.0) if has_words else rng.uniform(15.0, 45.0),
         nproc=rng.choice((1, 1, 2)),
         labels={name: {"zone": rng.choice("xxxy")} for name in names},
         digests={rng.choice(names): "other"} if rng.random() < 0.08 else {},
         broken=(rng.choice(others),) if rng.random() < 0.06 else (),
-        timing=rng.choice((DEFAULTS, FAST) if has_cuts else (DEFAULTS, DEFAULTS, FAST)),
+        timing=rng.choice((DEFAULTS, FAST) if has_cuts and not has_words else (DEFAULTS, DEFAULTS, FAST)),
         keeps_isolated=rng.random() < 0.1,
         kind=kind,
         strikes_phases=maybe(0.35, 0.5) * (not is_ending),
@@ -148,9 +171,9 @@ def _draw_rough(rng: random.Random, kind: str) -> Setup:
     )
 
 
-def _draw_steady(rng: random.Random) -> Setup:
+def _draw_steady(rng: random.Random, nodes: Nodes | None) -> Setup:
     """Where none may end: the host and supds suffer, or one link between the host and a member is cut now and then."""
-    names = NAMES[: rng.choice((3, 4, 5, 6, 8))]
+    names = _draw_names(rng, (3, 4, 5, 6, 8), nodes)
     has_host = rng.random() < 0.8
     members = [name for name in names if name != HOST or has_host]
     link = both_ways([(HOST, rng.choice([name for name in members if name != HOST]))])

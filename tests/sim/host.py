@@ -42,6 +42,9 @@ from tests.sim.network import Connection
 from tests.sim.setup import Setup
 from tests.sim.watchers import Watcher
 
+START_S = 0.01
+"""How long it takes at the least to put a start on the disk."""
+
 LOOK_S = 1.0
 """How often somebody looks at the status of all runs."""
 
@@ -105,11 +108,13 @@ class Host:
         self.runs: dict[str, Run] = {}
         self._own = own.node
         self._own_place = own.node, own.identity, own.address
-        self._watcher = watcher
+        self.watcher = watcher
+        self.gives_way: Callable[[], None] | None = None  # to a newer one, if it finds it; None: there is none
         self._reaches = reaches
         self._write = write
         self._draw = draw
         self._setup = setup
+        self._accepting: set[str] = set()  # runs that are on their way to the disk
         self._greeted: set[str] = set()  # runners that know our epoch from us
         self._links: dict[f.Link, Connection] = {}
         self._own_link: f.Link | None = None
@@ -137,10 +142,36 @@ class Host:
             timing=self._setup.timing,
             keeps_isolated=self._setup.keeps_isolated,
         )
-        loop = Loop(self.process, _Seen(name, machine, self._watcher), lambda e: self._perform(run, e), Tick())
+        loop = Loop(self.process, _Seen(name, machine, self), lambda e: self._perform(run, e), Tick())
         run = self.runs[name] = Run(name, machine, loop)
         loop.put(Opened())
         loop.put(self._roster(name))
+
+    def accept(self, job: Job, then: Act) -> None:
+        """An operator's start, which may be asked for again; `then` is what they are told, once it is on disk."""
+        if job.run in self._accepting or job.run in self.runs:
+            return
+        self._accepting.add(job.run)
+        write = self._write(lambda: self._begin(job))
+        self.process.writes.append(write)
+        self.process.after(max(write.takes_s, START_S), lambda: self._accepted(job.run, write, then))
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a start is on its way to the disk."""
+        return not self._accepting <= self.journal.runs.keys()
+
+    def _begin(self, job: Job) -> None:
+        self.journal.jobs[job.run] = job
+        self.journal.runs[job.run] = RunRecord()
+        self.watcher.on_accepted(job.run)
+
+    def _accepted(self, run: str, write: Write, then: Act) -> None:
+        self.process.writes.remove(write)
+        write.commit()
+        if self.process.is_alive:  # else it was killed in that write
+            self.take_up(run)
+            then()
 
     def ask(self, run: str, event: Event, then: Callable[[], None]) -> None:
         """An operator's wish; `then` is what the operator is told, once it is on disk."""
@@ -155,7 +186,7 @@ class Host:
 
     def lose_node(self, node: str, by: str) -> None:
         """An operator's word that nothing runs on a node any more."""
-        self._watcher.table.on_declared_lost(node)
+        self.watcher.table.on_declared_lost(node)
         self._table.put(f.DeclaredLost(node))
         for run in [run for run in self.runs.values() if may_live_on(node, run.machine)]:
             run.loop.put(NodeLost(node, by))
@@ -170,9 +201,9 @@ class Host:
 
     def _look(self) -> None:
         """Somebody looks at the table, and at every run."""
-        self._watcher.table.on_looked(self._nodes, self._links)
+        self.watcher.table.on_looked(self._nodes, self._links)
         for run in self.runs.values():
-            self._watcher.on_looked(run.name, run.machine, self.status_of(run.name), self.process.now_s)
+            self.watcher.on_looked(run.name, run.machine, self.status_of(run.name), self.process.now_s)
         self.process.after(LOOK_S, self._look)
 
     def status_of(self, name: str) -> RunStatus:
@@ -187,16 +218,16 @@ class Host:
             case Persist(record):
                 return self._write(lambda: self._commit(run.name, record))
             case Send(node, incarnation, answer, via):
-                self._watcher.on_sent(run.name, run.machine, effect)
+                self.watcher.on_sent(run.name, run.machine, effect)
                 self._say(run, via or incarnation, AnswerFor(node, incarnation, answer) if via else answer)
             case Ask(incarnation, question):
                 self.process.clock.seen["asked: question"] += 1
                 self._say(run, incarnation, question)
             case Want(nodes):
-                self._watcher.on_wanted(run.name, run.machine, nodes)
+                self.watcher.on_wanted(run.name, run.machine, nodes)
                 self._manage(o.Wanted(run.name, nodes))
             case Note():
-                self._watcher.on_noted(run.name, effect)
+                self.watcher.on_noted(run.name, effect)
         return None
 
     @staticmethod
@@ -208,7 +239,7 @@ class Host:
 
     def _commit(self, name: str, record: RunRecord) -> None:
         self.journal.runs[name] = record
-        self._watcher.on_persisted(name, record)
+        self.watcher.on_persisted(name, record)
 
     # --- nodes ---------------------------------------------------------------------------------------------------
 
@@ -251,7 +282,7 @@ class Host:
     def _admit(self, connection: Connection, joined: Joined) -> None:
         guest: Guest = connection.guest
         assert guest.join is not None
-        self._watcher.table.on_admitted(guest.join)
+        self.watcher.table.on_admitted(guest.join)
         self._manage(o.Admitted(guest.node, (guest.join.identity, guest.join.incarnation)))
         connection.greet(joined)
 
@@ -289,10 +320,10 @@ class Host:
             self.process.clock.seen["ignored: report on a link that was given up"] += 1
             return
         if not is_own:
-            self._watcher.table.on_heard(guest.node)
+            self.watcher.table.on_heard(guest.node)
             self._table.put(f.Heard(guest.number))
         is_overtaken = self._orders.is_overtaken(guest.node, report)
-        self._watcher.table.on_reported(guest.number, report.number, is_overtaken=is_overtaken)
+        self.watcher.table.on_reported(guest.number, report.number, is_overtaken=is_overtaken)
         if is_overtaken:
             self.process.clock.seen["ignored: report of a node that a newer one overtook"] += 1
         self._manage(o.Reported(guest.node, report))
@@ -304,6 +335,8 @@ class Host:
         self._count += 1
         number = self._count
         if isinstance(hello, Join):
+            if hello.epoch > self.epoch and self.gives_way is None:
+                self._raise_epoch(hello.epoch)
             connection.guest = Guest(number, hello.node, None, join=hello)
             self._links[number] = connection
             if (hello.node, hello.identity, hello.address) == self._own_place:
@@ -314,6 +347,10 @@ class Host:
             return
         connection.guest = Guest(number, hello.node, hello)
         if hello.epoch > self.epoch or (hello.epoch == self.epoch and hello.incarnation not in self._greeted):
+            if self.gives_way is not None:
+                self.gives_way()  # where it does not, it would begin the newest epoch: that is not played here
+                connection.close()
+                return
             self._raise_epoch(hello.epoch)
         self._greet(connection, hello)
 
@@ -341,7 +378,7 @@ class Host:
         if hello.run not in self.runs:
             self.journal.jobs[hello.run] = job
             self.journal.runs[hello.run] = told_run()
-            self._watcher.on_taken_over(hello.run, hello.incarnation)
+            self.watcher.on_taken_over(hello.run, hello.incarnation)
             self.take_up(hello.run)
         self._greet(connection, hello)
 
@@ -384,16 +421,16 @@ class Host:
 class _Seen:
     """A machine whose every event is seen by the watcher."""
 
-    def __init__(self, run: str, machine: Coordinator, watcher: Watcher) -> None:
-        self._run, self._machine, self._watcher = run, machine, watcher
+    def __init__(self, run: str, machine: Coordinator, host: Host) -> None:
+        self._run, self._machine, self._host = run, machine, host
 
     def handle(self, event: Any, now_s: float) -> list[Any]:
         """Take in one event; return its effects in order."""
         phase = self._machine.phase
-        self._watcher.on_event(self._run, self._machine, event)
+        self._host.watcher.on_event(self._run, self._machine, event)
         effects = self._machine.handle(event, now_s)
         if self._machine.phase is not phase:
-            self._watcher.on_phase(self._run, phase, self._machine)
+            self._host.watcher.on_phase(self._run, phase, self._machine)
         return effects
 
     @property

@@ -32,7 +32,7 @@ from tests.sim.host import Journal
 from tests.sim.kernel import Clock
 from tests.sim.runner import Machine, Runner
 from tests.sim.setup import PHASE, Setup
-from tests.sim.step_rules import StepRules
+from tests.sim.step_rules import StepRules, is_given
 from tests.sim.table_rules import TableRules
 from tests.sim.truth import Facts, Truth
 from tests.sim.waiting_rules import WaitingRules
@@ -59,12 +59,19 @@ class Invariants(Facts):
             is_other = other.generation != worker.generation and self.can_run(other)
             assert not is_other, f"R1: {who} beside generation {other.generation} on {other.node}"
         present = max(record.generation, truth.put_back)
-        assert worker.generation == present, f"R3: {who}, in generation {present}"
-        assert record.phase not in FINAL, f"R3: {who}, and the run is {record.phase}"
-        seat = truth.seats[worker.generation].get(worker.node)
+        seat = truth.seats.get(worker.generation, {}).get(worker.node)
+        elders = truth.elders.get(worker.generation, {}).get(worker.node)
+        is_elders = elders is not None and elders.assignment == worker.assignment
+        if is_elders and (seat is None or seat.assignment != worker.assignment):
+            seat = elders  # by the word of a coordinator that does not know yet that there is a newer one
+        else:
+            assert worker.generation == present, f"R3: {who}, in generation {present}"
+            assert record.phase not in FINAL, f"R3: {who}, and the run is {record.phase}"
+        is_told = (worker.incarnation, worker.generation) in truth.launchable
+        assert is_told, f"R3: {who}, by the word of a coordinator that was replaced"
         assert seat is not None, f"R8: {who}: {worker.node} has no seat on disk"
         assert seat.incarnation == worker.incarnation, f"R8: {who}: that seat is not its own"
-        assert seat.assignment == worker.assignment, f"R2: {who}: not what was given out"
+        assert is_given(worker.assignment, seat.assignment), f"R2: {who}: not what was given out"
         ranks = truth.spawned[worker.generation]
         assert worker.rank not in ranks, f"R2: {who} is there twice"
         assert worker.generation >= max(truth.spawned), f"R3: {who} after a later generation"
@@ -128,7 +135,10 @@ class Invariants(Facts):
         self.on_moment("host killed after a burial", None)
 
     def on_ordered(self, runner: Runner, member: Member, answer: Answer) -> None:
-        """An order reaches a runner."""
+        """An order reaches a runner: it obeys nobody after a newer coordinator has answered it."""
+        newest = self.heard[runner.incarnation] = max(self.heard.get(runner.incarnation, 0), answer.epoch)
+        if answer.epoch == newest and isinstance(answer.order, Run):
+            self.runs[runner.run].launchable.add((runner.incarnation, answer.order.assignment.generation))
         coverage.of_answer(self.clock.seen, member, answer)
 
     # --- the coordinator -----------------------------------------------------------------------------------------
@@ -136,6 +146,10 @@ class Invariants(Facts):
     def on_accepted(self, run: str) -> None:
         """A run is in the journal."""
         self.runs[run] = Truth()
+
+    def on_started(self, run: str) -> None:
+        """An operator was told that a start was accepted."""
+        self.started.add(run)
 
     def on_event(self, run: str, machine: Coordinator, event: Event) -> None:
         """A machine is about to be handed an event."""
@@ -243,6 +257,7 @@ class Invariants(Facts):
     def on_journal_lost(self) -> None:
         """The journal is empty: what runs is still known to its runners, and nothing else is known of any run."""
         self.is_journal_lost = True
+        self.started.clear()
         self.table.on_journal_lost()
         self.unknown = {runner.incarnation for runner in self.runners.values() if runner.is_alive}
         for run in self.journal.runs:
@@ -264,11 +279,21 @@ class Invariants(Facts):
     def on_put_back(self, run: str, record: RunRecord) -> None:
         """The journal has an older record again: what was decided since is forgotten, and what runs is not."""
         truth = self.runs[run]
+        self.aged.add(run)
         truth.put_back, truth.before = max(truth.put_back, truth.before.generation), record
         truth.streak = 0
         truth.charged = {generation for generation in truth.charged if generation < record.generation}
         truth.told_restart = {generation for generation in truth.told_restart if generation < record.generation}
         truth.orders.clear()
+
+    def on_given_by_elder(self, run: str, record: RunRecord) -> None:
+        """A coordinator beside the newest one has put that on disk: to the newest it is news, if it hears of it."""
+        truth, number = self.runs.get(run), record.generation
+        if truth is None or not record.seats:
+            return
+        given = truth.elders[number] = {seat.node: seat for seat in record.seats}
+        if number > max(self.record_of(run).generation, truth.put_back):
+            truth.put_back, truth.seats[number], truth.launched_s[number] = number, given, self.clock.now_s
 
     # --- operators -----------------------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ class Machine(Process):
         self.busy_until_s = 0.0  # its devices are somebody else's
         self.is_broken = False  # it can run no rank
         self.is_on = True
+        self.follows = ""  # the host, as its supd has told its runners
 
     def starts_again(self) -> None:
         """Its boot-time clock counts anew, and goes as wrong as before."""
@@ -126,7 +127,7 @@ class Runner(Process):
         self._loop: Loop | None = None
         self._job: Job | None = None
         self._epoch = 0  # the highest that it has heard of
-        self._answered_s: float | None = None  # when a coordinator of that one has answered it
+        self.answered_s: float | None = None  # when a coordinator of that one has answered it
         machine.runners[incarnation] = self
         self.guard = self._new_guard()
         onlooker.on_runner_started(self)
@@ -160,7 +161,7 @@ class Runner(Process):
                 self._onlooker.on_part(self, before, self.member.part)
 
     def _hello(self) -> Hello:
-        answered_s = None if self._answered_s is None else self.now_s - self._answered_s
+        answered_s = None if self.answered_s is None else self.now_s - self.answered_s
         return Hello(
             versions=VERSIONS,
             fleet="f",
@@ -200,7 +201,7 @@ class Runner(Process):
 
     def _on_answer(self, answer: Answer, *, is_direct: bool) -> None:
         if self._is_present(answer.epoch):
-            self._answered_s = self.now_s
+            self.answered_s = self.now_s
         if self.member is not None:
             self._onlooker.on_ordered(self, self.member, answer)
             self._put(Answered(answer, is_direct))

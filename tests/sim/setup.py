@@ -8,8 +8,13 @@ from tests.sim.cuts import CUTS
 from tests.sim.network import Way, Weather
 from tests.sim.workers import Program
 
-NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
+NAMES = tuple(tens + ones for tens in ("", "a") for ones in "abcdefghijklmnopqrstuvwxy")
+"""As many as there may be nodes; z is where strangers are."""
+
 HOST = "a"
+
+WORDS = ("two cuts", "host killed as a link is cut")
+"""What happens in seeds where it matters who has given a word, and when: little else does."""
 
 RATES = (
     "worker crash",
@@ -28,6 +33,7 @@ RATES = (
     "connections broken",
     *CUTS,
     "cut that moves",
+    *WORDS,
     "clog",
     "guard frozen",
     "machine off",
@@ -51,6 +57,7 @@ RATES = (
 
 GENTLE = (
     "worker crash",
+    "worker crash that is told late",
     "worker killed",
     "stranger speaks as a runner",
     "operator stops twice",
@@ -64,6 +71,7 @@ what must follow."""
 SILENCES = (
     *CUTS,
     "cut that moves",
+    *WORDS,
     "clog",
     "runner slow",
     "guard frozen",
@@ -89,6 +97,26 @@ FAST = Timing(renew_s=0.4, alone_s=0.8, suspect_s=1.2, fence_s=1.5, ttl_s=2.0, w
 
 OFF_S = (1.0, 15.0)
 """How long a machine is switched off."""
+
+MOVE = "host moved while the old one lives"
+
+BESIDE = (
+    "worker crash",
+    "worker killed",
+    "runner killed",
+    "runner dismissed",
+    "runner slow",
+    "runner and guard killed",
+    "guard killed",
+    "guard frozen",
+    "supd killed",
+    "supd slow",
+    "connections broken",
+    "devices busy",
+    "operator stops",
+    "operator restarts",
+)
+"""What may happen beside that: nothing that separates the two."""
 
 PHASE = "a run goes on to another phase"
 

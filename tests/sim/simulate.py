@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
+from tests.sim.draws import Nodes
 from tests.sim.world import World
 
 CHUNK = 10
@@ -19,6 +20,7 @@ class Failure:
     """A seed with which a rule was broken."""
 
     seed: int
+    nodes: Nodes | None  # how many there may be; None: 3 to 8
     at_s: float
     what: str
 
@@ -40,23 +42,23 @@ class Findings:
         self.failures = sorted([*self.failures, *other.failures], key=lambda failure: failure.seed)
 
 
-def run_one(seed: int, *, is_traced: bool = False) -> tuple[World, Failure | None]:
+def run_one(seed: int, nodes: Nodes | None = None, *, is_traced: bool = False) -> tuple[World, Failure | None]:
     """One fleet, and how it failed."""
-    world = World(seed, is_traced=is_traced)
+    world = World(seed, nodes=nodes, is_traced=is_traced)
     try:
         world.run()
     except Exception as exc:  # whatever a machine raises is a finding
         last = traceback.extract_tb(exc.__traceback__)[-1]
         where = f"{os.path.relpath(last.filename)}:{last.lineno}"
-        return world, Failure(seed, world.clock.now_s, f"{str(exc) or repr(exc)} ({where})")
+        return world, Failure(seed, nodes, world.clock.now_s, f"{str(exc) or repr(exc)} ({where})")
     return world, None
 
 
-def run_some(seeds: Iterable[int]) -> Findings:
+def run_some(seeds: Iterable[int], nodes: Nodes | None) -> Findings:
     """Some fleets, one after the other."""
     found = Findings()
     for seed in seeds:
-        world, failure = run_one(seed)
+        world, failure = run_one(seed, nodes)
         found.seeds += 1
         found.virtual_s += world.clock.now_s
         found.seen += world.clock.seen
@@ -65,11 +67,11 @@ def run_some(seeds: Iterable[int]) -> Findings:
     return found
 
 
-def run_many(seeds: range, jobs: int) -> Iterator[tuple[range, Findings]]:
+def run_many(seeds: range, jobs: int, nodes: Nodes | None = None) -> Iterator[tuple[range, Findings]]:
     """The findings of so many processes, as they come in, with the seeds that they are of."""
     chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
     with ProcessPoolExecutor(jobs, initializer=_ignore_interrupts) as pool:
-        futures = {pool.submit(run_some, chunk): chunk for chunk in chunks}
+        futures = {pool.submit(run_some, chunk, nodes): chunk for chunk in chunks}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -82,14 +84,15 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def repro(seed: int) -> str:
+def repro(failure: Failure) -> str:
     """The line that shows a failure again."""
-    return f"scripts/simulate --seed {seed} --trace"
+    nodes = "" if failure.nodes is None else f"--nodes {failure.nodes[0]}-{failure.nodes[1]} "
+    return f"scripts/simulate {nodes}--seed {failure.seed} --trace"
 
 
 def told(world: World, failure: Failure | None, lines: int) -> str:
     """A trace's end, and how it failed."""
     text = "\n".join(world.clock.trace[-lines:])
     if failure is not None:
-        text += f"\n{failure.at_s:9.3f} FAILED: {failure.what}\nagain: {repro(failure.seed)}"
+        text += f"\n{failure.at_s:9.3f} FAILED: {failure.what}\nagain: {repro(failure)}"
     return text

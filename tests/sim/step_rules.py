@@ -5,6 +5,7 @@ import msgspec
 from protocol.case import INFRASTRUCTURE
 from protocol.coordinator_events import FINAL, LIVE, Phase, RunRecord, Seat
 from protocol.ids import NO_GENERATION
+from protocol.messages.member import Assignment
 from protocol.rendezvous import ATTEMPTS_MAX
 from protocol.restart import LOST_IN_A_ROW_MAX
 from protocol.timing import DRIFT
@@ -27,12 +28,14 @@ QUIET_S = 12.0
 
 
 def _core(seat: Seat) -> tuple[object, ...]:
-    """What a seat is, but for its witnesses: those of a runner that only others have named need not all be known."""
+    """What a seat is, but for its witnesses."""
     return seat.node, seat.incarnation, msgspec.structs.replace(seat.assignment, witnesses=())
 
 
-def _witnesses(seat: Seat) -> set[str]:
-    return {witness.incarnation for witness in seat.assignment.witnesses}
+def is_given(assignment: Assignment, given: Assignment) -> bool:
+    """Whether it is what was given out. Where only others have named its runner, not all witnesses need be known."""
+    are_same = msgspec.structs.replace(assignment, witnesses=given.witnesses) == given
+    return are_same and set(assignment.witnesses) <= set(given.witnesses)
 
 
 class StepRules:
@@ -58,6 +61,7 @@ class StepRules:
         self._check_incident(truth, before, record)
         is_same = record.generation == before.generation and record.phase in (Phase.LAUNCHING, Phase.RUNNING)
         why = record.incident.summary if record.incident is not None else record.restart or record.reason
+        is_same |= before.generation == NO_GENERATION  # a coordinator without a journal has not heard of any yet
         assert is_same or not self._facts.must_go_on, f"R6: generation {before.generation} ends: {why}"
         if record.phase is Phase.STOPPING and before.phase is not Phase.STOPPING:
             has_cause = record.incident_is_open or truth.asked_stop or record.generation in truth.asked_restart
@@ -97,7 +101,7 @@ class StepRules:
         for seat in record.seats:
             true = given.get(seat.node)
             assert true is not None, f"R2: {seat.node} had no seat in generation {record.generation}"
-            is_same = _core(seat) == _core(true) and _witnesses(seat) <= _witnesses(true)
+            is_same = seat.incarnation == true.incarnation and is_given(seat.assignment, true.assignment)
             assert is_same, f"R2: taken over as {seat}, and given out as {true}"
 
     def _check_losses(self, run: str, before: RunRecord, record: RunRecord) -> None:
@@ -261,6 +265,7 @@ class StepRules:
         match incident.cause:
             case "runner-lost":
                 is_true = seat.incarnation in truth.lost_runners or incident.generation < truth.put_back
+                is_true |= incident.generation in truth.elders  # an older coordinator may have ended it
                 assert is_true, f"R6: {incident.summary}, and it lives"
             case "node-lost":
                 if incident.node not in self._facts.declared:

@@ -8,7 +8,7 @@ from protocol.messages.fleet import Join, Joined, JoinRefused
 from tests.sim.kernel import Clock, Process
 from tests.sim.network import Line, Network, Server
 
-STAYS_S = (0.3, 4.0)
+STAYS_S = (0.3, 6.0)
 
 PLACE = "z"
 """Where they are, and are reached."""

@@ -52,7 +52,7 @@ class Supd(Process):
         machine: Machine,
         disk: NodeDisk,
         network: Network,
-        find: Callable[[], tuple[Server, str] | None],
+        find: Callable[["Supd"], tuple[Server, str] | None],
         hello: Callable[["Supd"], object],
         start_runner: Callable[[str, str], None],
         start_fails: Callable[[], bool],
@@ -73,7 +73,8 @@ class Supd(Process):
         self._write_s = write_s
         self._setup = setup
         self._on_buried = on_buried
-        self._epoch = 0
+        self.epoch = 0  # the highest that it has heard of
+        self.heard_s: float | None = None  # when it has heard the host, by the world's clock
         self._being_buried: set[str] = set()
         self._held: set[str] = set()  # locks of runners that have not been given their run yet
         self._loop = Loop(self, self.node, self._perform, Tick())
@@ -82,7 +83,7 @@ class Supd(Process):
             self,
             network,
             machine.name,
-            find,
+            lambda: find(self),
             lambda: hello(self),
             self._on_message,
             lambda: self._loop.put(LinkDown()),
@@ -99,28 +100,28 @@ class Supd(Process):
 
     def meet_another_host(self) -> None:
         """The host has another state folder from now on, which counts its epochs anew."""
-        self._epoch = 0
+        self.epoch = 0
 
     # --- the link ------------------------------------------------------------------------------------------------
 
     def _on_message(self, message: object) -> None:
         match message:
-            case Joined(epoch=epoch):
-                if epoch < self._epoch:
+            case Joined(epoch=epoch, host=host):
+                if epoch < self.epoch:
                     self.clock.seen["refused: host that was replaced"] += 1
                     self.line.drop()
                     return
-                self._epoch = epoch
+                self.epoch, self.heard_s, self.machine.follows = epoch, self.clock.now_s, host
                 self._loop.put(LinkUp())
             case JoinRefused():
                 self.tell("is refused: {}", message.message)
                 self.clock.seen[f"refused: {message.code}"] += 1
                 self.line.drop()
             case NodeOrder(epoch=epoch):
-                if epoch < self._epoch:
+                if epoch < self.epoch:
                     self.clock.seen["refused: order of a coordinator that was replaced"] += 1
                     return
-                self._epoch = epoch
+                self.epoch, self.heard_s = epoch, self.clock.now_s
                 if message.number < self.node._order:
                     self.clock.seen["ignored: order to a node that a newer one overtook"] += 1
                 self._loop.put(Ordered(message))

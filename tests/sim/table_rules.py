@@ -60,8 +60,9 @@ class TableRules:
             )
         state = join.identity.partition(",")[0]
         # A copy cannot be told from the folder itself where it comes with a start that the table has not heard of (N4).
-        is_it = is_successor or state == state_of(join.address)  # else it is a known copy, or a stranger
-        self._check_nothing_lives(name, but_of=state if is_it else "")
+        is_it = state == state_of(join.address)  # else it is a known copy, or a stranger
+        if not is_successor:  # else a runner that was lost when the name changed hands may have come back since
+            self._check_nothing_lives(name, but_of=state if is_it else "")
         self._holders[name] = join
         self._heard_s[name] = self._clock.now_s
 

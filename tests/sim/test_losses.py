@@ -3,6 +3,7 @@
 import pytest
 
 from protocol.coordinator_events import Phase
+from protocol.messages.member import Answer, Stop
 from tests.sim.cuts import both_ways
 from tests.sim.setup import HOST
 from tests.sim.story import RUN, Story
@@ -107,6 +108,23 @@ def test_the_coordinator_is_frozen_and_judges_nobody_by_that_time() -> None:
     story.ends_well()
 
 
+def test_the_word_of_a_coordinator_that_was_replaced_ends_nothing() -> None:
+    """It lives on beside the next one, has lost touch with others of the run, and ends the generation for that."""
+    story = Story()
+    runner = story.runner_on("b")
+    connection = runner.line.connection
+    story.world.kill_supd(HOST, away_s=0.5)
+    story.let_pass(5.0)
+    assert connection is not None
+    assert runner.member is not None
+    replaced, number = story.world.journal.epoch - 1, runner.member.report().number
+    connection.send_down(Answer(number=number, epoch=replaced, order=Stop(generation=0)))
+    story.let_pass(5.0)
+    assert_goes_on(story)
+    assert story.world.clock.seen["ignored: answer of a coordinator that was replaced"] == 1
+    story.ends_well()
+
+
 def test_a_run_whose_only_node_is_dark_waits_for_proof_and_an_operator_can_give_it() -> None:
     story = Story(nnodes=(1, 1), exclude=("a",))
     node = story.nodes[0]
@@ -133,4 +151,49 @@ def test_who_has_stopped_and_is_lost_gives_no_word_to_those_that_run_on() -> Non
         rank.crew.crash(rank, 1, None)
     story.let_pass(30.0)
     assert (story.record.phase, story.record.generation, story.nodes) == (Phase.RUNNING, 1, ["e"])
+    story.ends_well()
+
+
+@pytest.mark.parametrize("with_journal", [True, False])
+def test_training_goes_on_where_the_coordinator_is_moved_by_mistake_while_it_is_well(with_journal: bool) -> None:
+    story = Story()
+    assert story.world.moves.begin("b", old_is_dead=True, with_journal=with_journal)
+    story.let_pass(1.1)
+    assert story.world.moves.are_two
+    story.let_pass(30.0)
+    assert (story.world.truth.host, story.world.moves.is_on) == ("b", False)
+    assert_goes_on(story)
+    story.ends_well()
+
+
+def test_a_coordinator_that_thaws_after_it_was_replaced_gives_way_and_nobody_obeys_it() -> None:
+    story = Story()
+    story.world.supds[HOST].freeze(25.0)
+    story.world.truth.shake(HOST, for_s=25.0)
+    assert story.world.moves.begin("b", old_is_dead=False, with_journal=True)
+    story.let_pass(40.0)
+    assert story.world.clock.seen["taken: host that gives way"] == 1
+    assert story.world.truth.host == "b"
+    assert_goes_on(story)
+    story.ends_well()
+
+
+def test_a_coordinator_that_is_cut_off_with_no_rank_beside_it_is_replaced_without_any_harm() -> None:
+    story = Story(names="abcd", exclude=("a",))
+    story.cut_off("a", 25.0)
+    story.let_pass(1.0)
+    assert story.world.moves.begin("b", old_is_dead=False, with_journal=True)
+    story.let_pass(45.0)
+    assert (story.world.truth.host, story.world.moves.is_on) == ("b", False)
+    assert_goes_on(story)
+    story.ends_well()
+
+
+def test_the_coordinator_is_not_moved_while_it_lives() -> None:
+    story = Story()
+    assert story.world.moves.begin("b", old_is_dead=False, with_journal=True)
+    story.let_pass(10.0)
+    assert (story.world.truth.host, story.world.moves.is_on) == (HOST, False)
+    assert story.world.clock.seen["refused: move while the old host lives, or may"] == 1
+    assert_goes_on(story)
     story.ends_well()

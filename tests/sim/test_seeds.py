@@ -17,7 +17,7 @@ def test_fleets_keep_every_rule_whatever_goes_wrong_and_come_to_rest_when_nothin
     found = Findings()
     for _, some in run_many(range(SEEDS), CORES):
         found.add(some)
-    told = "\n".join(f"{failure.what}\n    again: {repro(failure.seed)}" for failure in found.failures[:5])
+    told = "\n".join(f"{failure.what}\n    again: {repro(failure)}" for failure in found.failures[:5])
     assert not found.failures, f"{len(found.failures)} of {SEEDS} seeds broke a rule:\n{told}"
     assert coverage.never_met(found.seen) == [], "not met once: make it likelier in tests/sim/setup.py"
     assert coverage.unknown(found.seen) == [], "add it to tests/sim/coverage.py, if it may be"

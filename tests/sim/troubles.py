@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from protocol.coordinator_events import FINAL, LIVE, Phase, StopRequested
 from protocol.fleet import ANSWERS_S, RECOVERY_S
 from protocol.messages.member import Offer, Renewal
-from tests.sim.cuts import CUTS, LASTS_S, mute, one_way, pair, ways_around
+from tests.sim.cuts import CUTS, LASTS_S, both_ways, mute, one_way, pair, ways_around
 from tests.sim.network import CLOG_S, NOTICE_CUT_S, NOTICE_S, Way
 from tests.sim.runner import Runner
-from tests.sim.setup import OFF_S, PHASE, twin_of
+from tests.sim.setup import BESIDE, MOVE, OFF_S, PHASE, twin_of
 from tests.sim.strangers import KINDS, PATIENT, STAYS_S, Stranger
 from tests.sim.workers import Worker
 
@@ -21,6 +21,9 @@ RUNS_MAX = 2
 
 AFTER_PHASE_S = 0.6
 """So soon after a run has gone on to another phase comes what is aimed at that."""
+
+UNHEARD_S = (0.3, 0.9)
+"""Too short for any lease."""
 
 CLOGGED_S = (0.3, 6.0)
 
@@ -34,6 +37,7 @@ class Troubles:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.is_over = False
+        self._cuts_until_s = 0.0  # until when it matters what was said in one of two cuts
         self._kinds = world.setup.kinds
         for what in world.setup.every_s:
             self._plan(what)
@@ -81,6 +85,8 @@ class Troubles:
 
     def bring(self, what: str) -> bool:
         """Bring about one trouble, by its name."""
+        if self.world.moves.is_on and what not in BESIDE:
+            return False
         return BRINGERS[what](self)
 
     # --- whom ----------------------------------------------------------------------------------------------------
@@ -120,6 +126,14 @@ class Troubles:
             worker.crew.crash(worker, self.world.clock.rng.choice((1, 1, 77)), None)
         return worker is not None
 
+    def _crash_unheard(self) -> bool:
+        """What its runner says of it is lost for a moment, so that others are heard to have died of it before."""
+        worker = self._worker()
+        if worker is not None:
+            self.world.network.cut([(worker.node, self._host)], self.world.clock.rng.uniform(*UNHEARD_S))
+            worker.crew.crash(worker, 1, None)
+        return worker is not None
+
     def _kill_worker(self) -> bool:
         worker = self._worker()
         if worker is not None:
@@ -155,7 +169,7 @@ class Troubles:
 
     def _kill_supd(self, name: str) -> bool:
         supd = self.world.supds.get(name)
-        if supd is None or not supd.is_alive:
+        if supd is None or not supd.is_alive or (name == self._host and self.world.moves.is_on):
             return False
         is_host, has_strangers = name == self.world.truth.host, "stranger" in self.world.setup.every_s
         is_chance = has_strangers and not is_host and self.world.clock.chance(0.8)
@@ -169,8 +183,8 @@ class Troubles:
         """All of them, which come back one by one."""
         return sum(self._kill_supd(name) for name in self.world.setup.names) > 0
 
-    def _slow_supd(self, name: str) -> bool:
-        seconds = self._while_s()
+    def _slow_supd(self, name: str, seconds: float | None = None) -> bool:
+        seconds = seconds or self._while_s()
         supd = self.world.supds.get(name)
         if supd is None or not supd.is_alive:
             return False
@@ -227,12 +241,12 @@ class Troubles:
         self._cut_ways(self.world.setup.link, self.world.clock.rng.choice(LASTS_S))
         return bool(self.world.setup.link)
 
-    def _cut_ways(self, ways: Sequence[Way], seconds: float) -> None:
+    def _cut_ways(self, ways: Sequence[Way], seconds: float, *, breaks: float = 0.5) -> None:
         world = self.world
         world.clock.tell("world", "cut for {:.1f} s: {}", seconds, " ".join("-".join(way) for way in ways))
         world.network.cut(ways, seconds)
         world.truth.shake(*(node for way in ways for node in way), for_s=seconds + NOTICE_CUT_S)
-        if world.clock.chance(0.5):
+        if world.clock.chance(breaks):
             world.network.break_between(ways)
 
     def _move_cut(self) -> bool:
@@ -246,6 +260,45 @@ class Troubles:
         self._cut_ways(cuts[0], first_s)
         world.clock.after(first_s, lambda: self._cut_ways(cuts[1], rng.uniform(0.5, 2.0) * timing.ttl_s))
         return True
+
+    def _cut_twice(self) -> bool:
+        """The host and a member, whose witnesses are elsewhere, are cut off from all, one after the other, as long as a
+        lease lets them: what was said in the first cut must count in the second one, or must not any more."""
+        world, rng, timing = self.world, self.world.clock.rng, self.world.setup.timing
+        node = self._witnessed()
+        if node is None or world.clock.now_s < self._cuts_until_s:
+            return False
+        of_node, of_host = (ways_around(one, world.setup.names) for one in (node, self._host))
+        if world.clock.chance(0.4):  # all live by the word of others, then the last words given to one of them count
+            cuts, first_s, pause_s = [of_host, of_node], timing.alone_s + rng.uniform(0.5, 2.0) * timing.fence_s, 0.0
+        else:  # the witnesses have told that they have given no word, and give it soon after, or much later
+            cuts, first_s = [of_node, of_host], rng.uniform(timing.suspect_s, (timing.suspect_s + timing.fence_s) / 2)
+            pause_s = rng.choice((0.0, 0.0, timing.word_s + rng.uniform(0.0, 2.0)))
+        second_s = rng.uniform(1.0, 2.0) * timing.ttl_s
+        self._cuts_until_s = world.clock.now_s + first_s + pause_s + second_s
+        self._cut_ways(cuts[0], first_s, breaks=0.0)
+        world.clock.after(first_s + pause_s, lambda: self._cut_ways(cuts[1], second_s, breaks=0.0))
+        return True
+
+    def _kill_host_and_cut(self) -> bool:
+        """The next coordinator is there at once, and cannot hear one of the nodes yet."""
+        world, rng, timing = self.world, self.world.clock.rng, self.world.setup.timing
+        if not world.is_host_up:
+            return False
+        link = both_ways([(self._host, self._node(may_be_host=False))])
+        self._cut_ways(link, rng.uniform(1.0, 2.0) * timing.suspect_s)
+        world.kill_supd(self._host, rng.uniform(0.1, 1.0))
+        return True
+
+    def _witnessed(self) -> str | None:
+        """A node that has ranks, and witnesses, neither of them with the host."""
+        run, host = self._active_run(), self._host
+        record = self.world.journal.runs[run] if run is not None else None
+        if record is None or record.phase not in LIVE:
+            return None
+        where = {seat.node: {witness.node for witness in seat.assignment.witnesses} for seat in record.seats}
+        nodes = [node for node, others in where.items() if others and host not in (node, *others)]
+        return self.world.clock.rng.choice(nodes) if nodes else None
 
     def _clog(self) -> bool:
         rng = self.world.clock.rng
@@ -313,11 +366,8 @@ class Troubles:
         world = self.world
         if not world.is_host_up or world.setup.keeps_isolated:
             return False
-        held = {r.run for m in world.machines.values() for r in m.runners.values() if r.lock_is_held}
-        for run, record in world.journal.runs.items():
-            is_gone = record.phase in FINAL and run not in held
-            if not (is_gone or world.truth.is_told_by_runners(run, record)):
-                return False
+        if not world.is_all_told:
+            return False
         to = self._new_host()
         if to and world.clock.chance(0.5):
             world.move_host(to)
@@ -330,6 +380,11 @@ class Troubles:
         if to and self.world.is_host_up:
             self.world.move_host(to)
         return bool(to)
+
+    def _move_beside(self) -> bool:
+        """To another node, while the one that has hosted lives."""
+        to, world = self._new_host(), self.world
+        return bool(to) and world.is_host_up and world.moves.bring(to, self._slow_supd, self._cut_ways)
 
     def _new_host(self) -> str:
         """A node that can host; "": there is none now."""
@@ -356,7 +411,10 @@ class Troubles:
     def _lose_node(self) -> bool:
         """They say what is true: that machine is switched off."""
         world, host = self.world, self.world.host
-        off = [machine.name for place, machine in world.machines.items() if place == machine.name and not machine.is_on]
+        on = {machine.name for machine in world.machines.values() if machine.is_on}
+        off = [
+            name for place, name in ((p, m.name) for p, m in world.machines.items()) if place == name and name not in on
+        ]
         if not off or host is None or not host.process.is_alive:
             return False
         node = world.clock.rng.choice(off)
@@ -386,6 +444,7 @@ class Troubles:
 
 BRINGERS: dict[str, Callable[[Troubles], bool]] = {
     "worker crash": Troubles._crash_worker,
+    "worker crash that is told late": Troubles._crash_unheard,
     "worker killed": Troubles._kill_worker,
     "runner killed": lambda t: t._on_runner(Runner.kill),
     "runner dismissed": lambda t: t._on_runner(Runner.dismiss),
@@ -399,6 +458,7 @@ BRINGERS: dict[str, Callable[[Troubles], bool]] = {
     "host killed": lambda t: t._kill_supd(t._host),
     "host slow": lambda t: t._slow_supd(t._host),
     "host moved": Troubles._move_host,
+    MOVE: Troubles._move_beside,
     "machine slow": Troubles._slow_machine,
     "everything killed on a node": Troubles._kill_everything,
     "host's connections broken": Troubles._break_hosts_connections,
@@ -406,6 +466,8 @@ BRINGERS: dict[str, Callable[[Troubles], bool]] = {
     **{what: partial(Troubles._cut, what=what) for what in CUTS},
     "the link cut": Troubles._cut_the_link,
     "cut that moves": Troubles._move_cut,
+    "two cuts": Troubles._cut_twice,
+    "host killed as a link is cut": Troubles._kill_host_and_cut,
     "clog": Troubles._clog,
     "machine off": Troubles._switch_off,
     "machine off, and its disk wiped": partial(Troubles._switch_off, wipes=True),

@@ -55,6 +55,8 @@ class Truth:
     blameless: set[int] = field(default_factory=set)  # generations that ended, and not by their program's fault
     streak: int = 0  # failures in a row, at least
     charged: set[int] = field(default_factory=set)  # generations
+    elders: dict[int, dict[str, Seat]] = field(default_factory=dict)  # seats, as an older coordinator gave them out
+    launchable: set[tuple[str, int]] = field(default_factory=set)  # incarnation and generation, as told by the newest
     orders: dict[str, tuple[int, int]] = field(default_factory=dict)  # incarnation -> generation and kind, the highest
     looks: Counter[str] = field(default_factory=Counter)  # what was odd -> how often in a row it was seen
 
@@ -73,7 +75,14 @@ class Facts:
         self.declared: set[str] = set()  # nodes that an operator has given for lost
         self.wiped: set[str] = set()  # nodes whose disk was lost: nobody there knows what ran
         self.is_journal_lost = False
+        self.aged: set[str] = set()  # runs whose record was replaced by an older one, or by none
+        self.started: set[str] = set()  # runs of which an operator was told that they are accepted
         self.unknown: set[str] = set()  # runners of which no coordinator has been told since its journal was lost
+        self.apart: set[tuple[str, int]] = (
+            set()
+        )  # runner and generation that an older coordinator, cut off, goes on with
+        self.had_two = False  # coordinators were alive at once
+        self.heard: dict[str, int] = {}  # incarnation -> the highest epoch that has answered it
         self.has_faults = False
         self.must_go_on = False  # whatever happens, no generation may end of it (R6)
         self.quiet_since_s: float | None = None
@@ -89,7 +98,10 @@ class Facts:
     def can_run(self, worker: Worker) -> bool:
         """Whether a worker counts: not while its machine is frozen, nor until the guard there has read the clock; nor
         where runner and guard are dead at once, and only their supd can end it; nor where the journal was lost, and
-        nobody who was heard since has told of its runner. None of that is promised."""
+        nobody who was heard since has told of its runner; nor where an old coordinator, cut off from the new one, still
+        answers its runner. None of that is promised."""
+        if (worker.incarnation, worker.generation) in self.apart:
+            return False
         has_thawed = self.clock.now_s >= worker.crew.machine.thaws_s + KILL_S
         return has_thawed and not worker.crew.is_unwatched and worker.incarnation not in self.unknown
 

@@ -39,6 +39,7 @@ class WaitingRules:
         ready = [node for node in fit if self._is_ready(run, node)]
         are_all = len(ready) >= usable >= table.nnodes[0]
         is_idle = is_active and machine.phase is Phase.FORMING and self._may_mix
+        is_idle &= machine.takeover is None  # else it may be waiting for an operator, who comes now and then
         self._see(truth, f"{run} has all its nodes, and does not begin", is_idle and are_all)
 
     def on_silence(self, run: str, machine: Coordinator, status: RunStatus, now_s: float) -> None:

@@ -40,6 +40,9 @@ class Watcher(Protocol):
     def table(self) -> TableWatcher:
         """Who sees what the node table does."""
 
+    def on_accepted(self, run: str) -> None:
+        """A run is in the journal."""
+
     def on_taken_over(self, run: str, incarnation: str) -> None:
         """A run that was not known is in the journal, as this runner has told it."""
 

@@ -1,5 +1,7 @@
 """A fleet from one seed: its machines, processes, users and troubles; first faults, then none, then its end."""
 
+import random
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,11 +10,12 @@ from protocol.coordinator_events import FINAL, LIVE, Phase, RestartRequested, Ru
 from protocol.messages.fleet import Join
 from protocol.timing import DRIFT
 from protocol.versions import VERSIONS
-from tests.sim.draws import draw
+from tests.sim.draws import Nodes, add_moves, draw
 from tests.sim.host import Host, Journal
 from tests.sim.invariants import Invariants
 from tests.sim.kernel import Act, BootClock, Clock, Write
-from tests.sim.network import CALM, NOTICE_CUT_S, Network, Server
+from tests.sim.moves import Moves
+from tests.sim.network import CALM, NOTICE_CUT_S, Network
 from tests.sim.runner import Machine, Runner
 from tests.sim.setup import FORGETFUL, Setup, state_of
 from tests.sim.strangers import PLACE
@@ -32,17 +35,22 @@ DIES_WRITING = 0.006
 """How often a write is the last thing that a supd does, in every seed: much hangs on what is written before what is
 said."""
 
+DIES_STARTING = 0.1
+"""How often the host dies as it takes a run in."""
+
 WIND_UP_S = 30.0
 """After a run is over, nothing of it is left within so much and its grace."""
 
 
 class World:
-    """One fleet. `setup` None: the one that the seed draws."""
+    """One fleet. `setup` None: the one that the seed draws, of so many `nodes`."""
 
-    def __init__(self, seed: int, setup: Setup | None = None, *, is_traced: bool = False) -> None:
+    def __init__(
+        self, seed: int, setup: Setup | None = None, *, nodes: Nodes | None = None, is_traced: bool = False
+    ) -> None:
         self.seed = seed
         self.clock = Clock(seed, is_traced=is_traced)
-        self.setup = setup or draw(self.clock.rng)
+        self.setup = setup or add_moves(draw(self.clock.rng, nodes), random.Random(f"moves of {seed}"))
         self.program = replace(self.setup.program)
         self.network = Network(self.clock)
         self.journal = Journal()
@@ -51,6 +59,7 @@ class World:
         self.disks: dict[str, NodeDisk] = {}
         self.supds: dict[str, Supd] = {}
         self.host: Host | None = None
+        self.moves = Moves(self)
         self.runs_started = 0
         self.has_faults = False
         for place in self.setup.places:
@@ -92,6 +101,7 @@ class World:
         self.truth.quiet_since_s = self.clock.now_s
         self.network.weather = CALM
         self.network.heal()
+        self.moves.look()
         self.program.unspawnable = self.program.fails_early = 0.0
         self.program.spread_s = 0.1
         for machine in self.machines.values():
@@ -104,24 +114,27 @@ class World:
         self.clock.run_until(self.clock.now_s + bound_s, self.has_settled)
         self.truth.must_go_on = False
         late = [name for name in self.journal.runs if not self.is_settled(name)]
+        lost = sorted(self.truth.started - self.journal.runs.keys())
+        assert not lost, f"R8: the start of {lost[0]} was accepted, and is not on disk"
         assert not late, f"R7: {late[0]} is still {self.journal.runs[late[0]].phase} {bound_s:g} s after the last fault"
 
     def _help(self) -> None:
         """Where nobody is left to prove what is true, an operator gives their word: where a disk was lost, or a journal
-        before what it had been told mattered. Where a generation cannot be taken over, that is a restart."""
+        replaced by an older one or none before what it had been told mattered. Where a generation cannot be taken over,
+        that is a restart."""
         host = self.host
         assert host is not None, "there has never been a host"
+        living = {runner.incarnation for runner in self.truth.runners.values() if runner.lock_is_held}
         for run, record in self.journal.runs.items():
             for seat in record.seats if record.phase in LIVE else ():
-                runner = self.truth.runners.get((seat.node, run))
-                is_gone = runner is None or runner.incarnation != seat.incarnation or not runner.lock_is_held
-                is_forgotten = seat.node in self.truth.wiped or self.truth.is_journal_lost
-                if is_gone and is_forgotten and seat.node not in (*record.lost, *record.lapsed):
+                is_forgotten = seat.node in self.truth.wiped or run in self.truth.aged or self.truth.had_two
+                is_open = is_forgotten and seat.node not in (*record.lost, *record.lapsed)
+                if is_open and seat.incarnation not in living:
                     host.lose_node(seat.node, "me")
         for driven in list(host.runs.values()):
             for node in sorted(driven.machine.roll.busy):
-                runner = self.truth.runners.get((node, driven.name))
-                if node in self.truth.wiped and (runner is None or not runner.lock_is_held):
+                is_forgotten = node in self.truth.wiped or driven.name in self.truth.aged
+                if is_forgotten and driven.machine.roll.runners[node] not in living:
                     host.lose_node(node, "me")
         is_long = self.clock.now_s > (self.truth.quiet_since_s or 0.0) + 1.5 * HELPED_S
         for driven in list(host.runs.values()) if is_long else ():
@@ -141,39 +154,45 @@ class World:
         bound_s = WIND_UP_S + stop.pre_wait_s + stop.grace_s + (program.trains_s or 0.0) + self.setup.program.spread_s
         bound_s += 0.0 if is_endless else SETTLE_S + self.setup.spec.rendezvous.join_timeout_s
         self.clock.run_until(self.clock.now_s + bound_s, self.is_empty)
-        left = [w for run in self.truth.runs for w in self.truth.living(run)]
-        assert not left, f"R1: {len(left)} ranks live on after the end"
-        assert self.is_empty(), f"{bound_s:g} s after the end there is still: {', '.join(self.leftovers())}"
+        living = [w for run in self.truth.runs for w in self.truth.living(run)]
+        assert not living, f"R1: {len(living)} ranks live on after the end"
+        left = list(self.leftovers())
+        assert not left, f"{bound_s:g} s after the end there is still: {', '.join(left)}"
         for name in self.journal.runs:
             self.clock.seen[f"run: {self.journal.runs[name].phase}"] += 1
 
     def has_settled(self) -> bool:
         """Whether every process is there, and every run is running or over."""
-        are_back = all(name in self.supds and self.supds[name].is_alive for name in self.setup.places)
+        if self.moves.is_on or not all(name in self.supds and self.supds[name].is_alive for name in self.setup.places):
+            return False
         served = {r.run for m in self.machines.values() for r in m.runners.values() if r.is_alive and r.member}
         are_known = served <= self.journal.runs.keys() and (bool(self.journal.runs) or self.truth.is_journal_lost)
-        return are_back and are_known and all(map(self.is_settled, self.journal.runs))
+        are_begun = len(self.truth.runs) == self.runs_started
+        return are_begun and are_known and all(map(self.is_settled, self.journal.runs))
 
     def is_settled(self, name: str) -> bool:
         """Whether a run is over, or all its ranks train."""
         record = self.journal.runs[name]
         return record.phase in FINAL or (record.phase is Phase.RUNNING and self.truth.is_whole(name, record))
 
-    def leftovers(self) -> list[str]:
+    def leftovers(self) -> Iterator[str]:
         """What there is still of any run."""
-        left = [name for name, record in self.journal.runs.items() if record.phase not in FINAL]
-        left += [f"runner {i}" for m in self.machines.values() for i, r in m.runners.items() if r.lock_is_held]
-        left += [f"row {i}" for place in self.disks if self._has_its_name(place) for i in self.disks[place].given]
-        return left
+        yield from (name for name, record in self.journal.runs.items() if record.phase not in FINAL)
+        for machine in self.machines.values():
+            yield from (f"runner {i}" for i, runner in machine.runners.items() if runner.lock_is_held)
+        for place, disk in self.disks.items():
+            if disk.given and self._has_its_name(place):
+                yield from (f"row {i}" for i in disk.given)
 
     def _has_its_name(self, place: str) -> bool:
         """Whether the machine there can tell what it knows, and nobody else under its name."""
-        holder = self.journal.nodes.get(self.machines[place].name)
-        return not self.setup.twin or (holder is not None and holder.identity == self.disks[place].identity)
+        name = self.machines[place].name
+        holder = self.journal.nodes.get(name)
+        return name != self.setup.twin or (holder is not None and holder.identity == self.disks[place].identity)
 
     def is_empty(self) -> bool:
         """Whether nothing is left of any run."""
-        return not self.leftovers()
+        return next(self.leftovers(), None) is None
 
     # --- processes -----------------------------------------------------------------------------------------------
 
@@ -188,7 +207,7 @@ class World:
             machine,
             self.disks[name],
             self.network,
-            self.find_host,
+            lambda supd: self.moves.find(machine, supd),
             lambda supd: self.join_of(supd.machine.place),
             partial(self.start_runner, machine),
             lambda: self.has_faults and self.clock.chance(setup.start_fails),
@@ -198,7 +217,16 @@ class World:
             self.truth.on_buried,
         )
         if name == self.truth.host:
-            self.host = Host(supd, self.journal, self.join_of(name), self.truth, self.reaches, write, rng.random, setup)
+            self.host = Host(
+                supd,
+                self.journal,
+                self.join_of(name),
+                self.truth,
+                partial(self.reaches, name),
+                write,
+                rng.random,
+                setup,
+            )
 
     def kill_supd(self, name: str, away_s: float | None) -> None:
         """SIGKILL to the supd of a machine; it is started again after a while, None: never."""
@@ -256,8 +284,9 @@ class World:
 
     def join_of(self, name: str) -> Join:
         """What the supd of a machine says of itself."""
-        disk, node = self.disks[name], self.machines[name].name
+        disk, node, supd = self.disks[name], self.machines[name].name, self.supds.get(name)
         return Join(
+            epoch=0 if supd is None else supd.epoch,
             versions=VERSIONS,
             fleet="f",
             node=node,
@@ -270,12 +299,12 @@ class World:
             wall_s=self.clock.now_s,
         )
 
-    def find_host(self) -> tuple[Server, str] | None:
+    def find_host(self) -> tuple[Host, str] | None:
         """Who listens at the host's address."""
         return (self.host, self.truth.host) if self.host is not None and self.is_host_up else None
 
-    def reaches(self, name: str) -> bool:
-        """Whether the host reaches a supd at this address."""
+    def reaches(self, host: str, name: str) -> bool:
+        """Whether a host reaches a supd at this address."""
         if name == PLACE:
             return True
         supd = self.supds.get(name)
@@ -283,12 +312,21 @@ class World:
             supd is not None
             and supd.is_alive
             and supd.is_awake
-            and not self.network.is_cut_off(self.machines[name].name, self.truth.host)
+            and not self.network.is_cut_off(self.machines[name].name, host)
         )
 
     def start_runner(self, machine: Machine, run: str, incarnation: str) -> None:
         """Give a run to a runner."""
-        Runner(machine, self.network, self.find_host, self.truth, self.program, self.on_death, run, incarnation)
+        Runner(
+            machine,
+            self.network,
+            partial(self.moves.find, machine),
+            self.truth,
+            self.program,
+            self.on_death,
+            run,
+            incarnation,
+        )
 
     def on_death(self, dead: Worker) -> None:
         """A rank has died: others of its generation may die of it, a little later."""
@@ -300,7 +338,8 @@ class World:
 
     def write(self, name: str, commit: Act) -> Write:
         """A write of a node's journal, which may be slow, or the last thing that its supd does."""
-        if self.has_faults and not self.setup.is_gentle and self.clock.chance(DIES_WRITING):
+        may_die = self.has_faults and not self.setup.is_gentle and not (self.moves.are_two and name == self.truth.host)
+        if may_die and self.clock.chance(DIES_WRITING):
             self.clock.seen[f"fault: {'host' if name == self.truth.host else 'supd'} killed in a write"] += 1
             return Write(0.0, partial(self._die_writing, name, commit))
         if self.has_faults and name != self.truth.host and self.clock.chance(self.setup.aimed.get(FORGETFUL, 0.0)):
@@ -351,20 +390,44 @@ class World:
         for supd in self.supds.values():
             supd.meet_another_host()
 
+    @property
+    def is_all_told(self) -> bool:
+        """Whether all that the journal holds is known to runners, and of each by others: it is of runs that are live,
+        or over and gone."""
+        held = {r.run for m in self.machines.values() for r in m.runners.values() if r.lock_is_held}
+        return all(
+            (record.phase in FINAL and run not in held) or self.truth.is_told_by_runners(run, record)
+            for run, record in self.journal.runs.items()
+        )
+
+    def succeed(self, to: str, *, with_journal: bool) -> None:
+        """Another node hosts as well, from a copy of the journal or an empty one; in an epoch above its."""
+        old = self.journal
+        if not with_journal:
+            self.truth.on_journal_lost()
+        new = (
+            Journal(old.epoch, dict(old.jobs), dict(old.runs), dict(old.nodes)) if with_journal else Journal(old.epoch)
+        )
+        self.journal = self.truth.journal = new
+        self.truth.host, self.truth.had_two = to, True
+        self.start_supd(to)
+
     # --- operators -----------------------------------------------------------------------------------------------
 
-    def start_run(self) -> None:
-        """An operator starts a run: once it is accepted it is in the journal."""
-        if self.host is None or not self.is_host_up:
-            if not self.journal.runs:
-                self.clock.after(0.5, self.start_run)
+    def start_run(self, name: str = "") -> None:
+        """An operator starts a run, and asks for it again until they are told, or it is in the journal."""
+        if not name:
+            self.runs_started += 1
+            name = f"j@{self.runs_started}"
+        if name in self.truth.runs or name in self.truth.started:
             return
-        self.runs_started += 1
-        name = f"j@{self.runs_started}"
-        self.journal.jobs[name] = self.setup.job(name)
-        self.journal.runs[name] = RunRecord()
-        self.truth.on_accepted(name)
-        self.host.take_up(name)
+        self.clock.after(0.5, partial(self.start_run, name))
+        if self.host is None or not self.is_host_up:
+            return
+        self.host.accept(self.setup.job(name), lambda: self.truth.on_started(name))
+        if self.has_faults and not self.setup.is_gentle and not self.moves.is_on and self.clock.chance(DIES_STARTING):
+            self.clock.seen["fault: host killed in a start"] += 1
+            self.kill_supd(self.truth.host, self.clock.rng.uniform(*self.setup.away_s))
 
     def operate(self, run: str, event: Any) -> None:
         """An operator wants something of a run, and is told once it is accepted."""
@@ -372,7 +435,11 @@ class World:
         if host is None or not host.process.is_alive:
             return
         self.clock.tell("operator", "{}", event)
-        host.process.do(lambda: host.ask(run, event, lambda: self.truth.on_told(run, event)))
+        host.process.do(lambda: host.ask(run, event, partial(self._on_told, host, run, event)))
+
+    def _on_told(self, host: Host, run: str, event: Any) -> None:
+        if host is self.host:  # what one has accepted that was replaced meanwhile may be known to nobody
+            self.truth.on_told(run, event)
 
     def restart(self, run: str, without: str = "") -> None:
         """An operator wants a new generation."""

@@ -19,7 +19,7 @@ class ExitCode(enum.IntEnum):
     FAILED = 1, "the operation failed"
     USAGE = 2, "usage error"
     NOT_FOUND = 3, "no such job, run, rank or generation"
-    JOB_FAILED = 4, "the job failed (`start`, `restart`, `wait`)"
+    JOB_FAILED = 4, "the job failed (`start`, `restart`, `wait`, `logs --exit-status`)"
     JOB_STOPPED = 5, "the job was stopped before what was waited for"
     FINDINGS = 6, "something was found (`status --check`, `validate --strict`)"
     UNAVAILABLE = 69, "no supd that answers: absent, hung, of another version, or gone in the middle"  # EX_UNAVAILABLE

@@ -149,6 +149,19 @@ class CheckpointTable(msgspec.Struct, frozen=True, kw_only=True):
     marker: str = ""  # file whose number is the last saved step
 
 
+MAX_FILE_BYTES_MIN, MAX_FILE_BYTES_MAX = 64 << 10, 2 << 30
+"""Of `[logs] max_file`: a smaller one would be little else than file names; gzip has 32 bits for the size of one."""
+
+
+class LogsTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[logs]: how the output of the ranks is kept. The limits are those of each node."""
+
+    max_file_bytes: int = 200_000_000  # of one file of a stream; then it is rotated
+    keep_files: int = 5  # rotated ones of a stream: the first, and the newest ones
+    keep_generations: int = 20  # the first, the last ones, and rather those in which a rank failed
+    timestamps: bool = False  # in front of each line
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A whole job.toml, validated, with every default filled in."""
 
@@ -163,6 +176,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     progress: ProgressTable = ProgressTable()
     hang: HangTable = HangTable()
     checkpoint: CheckpointTable = CheckpointTable()
+    logs: LogsTable = LogsTable()
     origins: dict[str, str] = {}  # key path -> who gave it: "file", "--set", "--name", "--"; others are defaults
 
     def is_written(self, key: str) -> bool:

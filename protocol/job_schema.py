@@ -20,7 +20,7 @@ from protocol.checks import (
     string,
     text,
 )
-from protocol.job import MAX_NNODES, MAX_NPROC_PER_NODE
+from protocol.job import MAX_FILE_BYTES_MAX, MAX_FILE_BYTES_MIN, MAX_NNODES, MAX_NPROC_PER_NODE
 from protocol.job_checks import (
     CANNOT_BE_CAUGHT,
     WOULD_ONLY_SUSPEND,
@@ -36,6 +36,7 @@ from protocol.job_checks import (
     rank_selector,
     signal_name,
 )
+from protocol.sizes import size, size_text
 from protocol.tables import Key, Schema
 from protocol.topology_checks import nnodes, node_globs, rank_order, written_nnodes
 
@@ -333,6 +334,39 @@ SCHEMA = Schema(
                 is_expanded=True,
             ),
         },
+        "logs": {
+            "max_file": Key(
+                size(MAX_FILE_BYTES_MIN, MAX_FILE_BYTES_MAX),
+                "size",
+                '"200MB"',
+                "a rank's output goes on in another file where one is that large and the line is at its end (at most "
+                "1 MiB later); 64KiB to 2GiB",
+                field="max_file_bytes",
+                written=size_text,
+            ),
+            "keep_files": Key(
+                integer(2, 10_000),
+                "int",
+                "5",
+                "finished files that are kept of a rank's standard output, and of its standard error, in each "
+                "generation, besides the one that is being written: the first, and the newest ones, all but the newest "
+                "gzipped",
+            ),
+            "keep_generations": Key(
+                integer(2, 1_000_000),
+                "int",
+                "20",
+                "generations of the run whose output a node keeps: the first and the last always, and of the others "
+                "rather those in which a rank of the node failed, then newer ones",
+            ),
+            "timestamps": Key(
+                boolean,
+                "bool",
+                "false",
+                "`2026-11-29T09:41:00.113Z ` in front of each line, in the file itself: for tools that read it; "
+                "`supctl logs --timestamps` needs no such thing",
+            ),
+        },
     },
     later={
         "": (
@@ -340,7 +374,6 @@ SCHEMA = Schema(
             "labels",
             "health",
             "preemption",
-            "logs",
             "hooks",
             "notify",
         ),
@@ -359,5 +392,6 @@ SCHEMA = Schema(
         "progress": ("preset",),
         "hang": ("auto_factor", "auto_min", "auto_warmup", "output_silence"),
         "checkpoint": ("log_pattern",),
+        "logs": ("split", "dir", "console"),
     },
 )

@@ -1,6 +1,7 @@
 """Text that is fit to travel and to be shown: whatever a path or a person brings."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Annotated
 
 from msgspec import Meta
@@ -42,3 +43,11 @@ def some_of(names: Iterable[str], most: int = 8) -> str:
     known = tuple(names)
     more = len(known) - most
     return ", ".join(known[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """`1-3,7`: at least one of them, in order, neighbours folded."""
+    ordered = sorted(numbers)
+    starts = [number for before, number in pairwise([ordered[0] - 2, *ordered]) if number != before + 1]
+    ends = [number for number, behind in pairwise([*ordered, ordered[-1] + 2]) if behind != number + 1]
+    return ",".join(str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True))

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from protocol.chooser import CHOOSER_MAX
 from protocol.errors import Place
 from protocol.ids import GenerationNumber
 from protocol.messages import Message, decoder
@@ -18,6 +19,13 @@ REASON_MAX = 300
 """Characters of an operator's reason; it becomes part of every worker's environment."""
 
 GRACE_MAX_S = 365 * 86400.0
+
+PLACES_MAX = 100_000
+"""Streams of which a follower that comes back says how far it is: as many as fit into a frame."""
+
+MERGE_WINDOW_MAX_S = 60.0
+
+ChooserText = Annotated[str, Meta(max_length=CHOOSER_MAX)]
 
 CONTROL_VERSION = 1
 """Goes up when an old client could misread a new daemon, or the other way round."""
@@ -237,13 +245,26 @@ class GetStatus(Message, frozen=True):
 class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Which output is wanted."""
 
-    ranks: tuple[int, ...] | None = None  # None: rank 0, and the stderr of all
+    chooser: ChooserText | None = None  # what `logs -r` has, but for its words; None: rank 0, and the errors of all
     streams: tuple[str, ...] = ("out", "err")
     generation: GenerationNumber | None = None  # None with `all_generations` False: the newest
     all_generations: bool = False
     tail_lines: int | None = 200  # a rank and stream; None: all
     since_wall_s: float | None = None  # lines whose end the runner read at that time or later
     until_wall_s: float | None = None  # … and before this one
+    may_skip: bool = False  # a follower that is too slow is taken ahead, and told of it
+
+
+class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a stream is known already."""
+
+    generation: GenerationNumber
+    rank: int
+    stream: str
+    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # of the first byte that is not
+
+
+Places = Annotated[tuple[LogPlace, ...], Meta(max_length=PLACES_MAX)]
 
 
 class Watch(Message, frozen=True):
@@ -255,6 +276,8 @@ class Watch(Message, frozen=True):
     after_event: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
     snapshots: bool = False
     logs: LogSelection | None = None
+    known: Places = ()  # it goes on behind these; other streams of no older generation begin at their start
+    merge_window_s: Annotated[float, Meta(ge=0, le=MERGE_WINDOW_MAX_S)] = 0.0  # lines wait so long for earlier ones
 
 
 class LogPaths(Message, frozen=True):
@@ -328,7 +351,8 @@ class Nodes(Message, frozen=True):
 
 class LogChunk(Message, frozen=True):
     """Bytes of one rank's stream, as written. Whole lines, but for the last bytes of a stream that ended
-    (or waits) in the middle of one, and for a line over 64 KiB, which comes in pieces."""
+    (or waits) in the middle of one, and for a line over 64 KiB, which comes in pieces. To a follower, a stream of which
+    not all is sent begins with an empty one, which says from where on."""
 
     generation: int
     node: str
@@ -338,7 +362,10 @@ class LogChunk(Message, frozen=True):
     times: tuple[
         tuple[int, float], ...
     ] = ()  # (offset in `data`, when the lines from there on were read; 0: not known)
-    offset: int = 0  # of `data` in its file
+    offset: int = 0  # of `data` in its stream, whatever files that lies in
+    skipped_lines: int = 0  # that stand before `data` and are not sent, to a follower that was too slow
+    removed_bytes: int = 0  # that stood before `data` and are not kept any more
+    local_rank: int = -1  # its number on the node; -1: not known
 
 
 class Notice(Message, frozen=True):

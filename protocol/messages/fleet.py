@@ -16,7 +16,7 @@ from msgspec import Meta
 from protocol.ids import Epoch, GenerationNumber, Incarnation, RunName
 from protocol.job import LABEL_MAX_CHARS, LABELS_MAX, MAX_NNODES, Job
 from protocol.messages import Message, decoder
-from protocol.messages.control import Greeting, LogChunk, LogSelection
+from protocol.messages.control import Greeting, LogChunk, LogSelection, Notice, Places
 from protocol.messages.member import Assignment, Hello, Host, Renewal, Versions
 from protocol.text import Line
 
@@ -27,6 +27,10 @@ BURIED_A_REPORT_MAX = 4
 """Each may have last words, and a report has to fit into a frame."""
 
 FAILURES_A_REPORT_MAX = 1000
+RUNNERS_A_REPORT_MAX = 1000
+
+GENERATIONS_MAX = 100_000
+"""As many are told of a run, in a frame."""
 
 WORD_MAX = 300
 
@@ -34,6 +38,7 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")]
 Word = Annotated[str, Meta(max_length=WORD_MAX)]
 Label = Annotated[str, Meta(max_length=LABEL_MAX_CHARS)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
+Runners = Annotated[tuple[Incarnation, ...], Meta(max_length=RUNNERS_A_REPORT_MAX)]
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +125,7 @@ class NodeReport(Message, frozen=True):
     number: int  # counts up in one connection
     buried: Annotated[tuple[RunnerBuried, ...], Meta(max_length=BURIED_A_REPORT_MAX)] = ()  # more are told later
     failures: Annotated[tuple[StartFailure, ...], Meta(max_length=FAILURES_A_REPORT_MAX)] = ()  # newest of each run
+    runners: Runners | None = None  # that may be alive there: all; null: that is not told
 
 
 class NodeOrder(Message, frozen=True):
@@ -165,17 +171,9 @@ class LogsNow(Message, frozen=True):
     look: int = 0  # counts up: a LogsSeen that has it is of a look at the files that began after this was heard
 
 
-class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a file is known already."""
-
-    generation: GenerationNumber
-    rank: int
-    stream: str
-    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # of the first byte that is not
-
-
 class FetchLogs(Message, frozen=True):
-    """The output that lies on this node: LogChunks, LogsSeen, and at last a LogsEnd. A LogsNow may follow."""
+    """The output that lies on this node: LogChunks, LogsSeen, Notices of streams that cannot be read, and at last a
+    LogsEnd. A LogsNow may follow."""
 
     fleet: Word
     run: RunName
@@ -183,7 +181,7 @@ class FetchLogs(Message, frozen=True):
     now: LogsNow
     first: GenerationNumber = 0  # generations below this one are left out, unless the selection names one
     follow: bool = False
-    known: tuple[LogPlace, ...] = ()  # go on behind these
+    known: Places = ()  # as in Watch
 
 
 class LogsSeen(Message, frozen=True):
@@ -198,6 +196,8 @@ class LogsEnd(Message, frozen=True):
     """Everything selected has been sent."""
 
     error: Line = ""  # why it could not be
+    generations: Annotated[tuple[GenerationNumber, ...], Meta(max_length=GENERATIONS_MAX)] | None = None  # that had
+    # output here at first; None: it is not known
 
 
 class FetchRank(Message, frozen=True):
@@ -225,7 +225,7 @@ FirstMessage = Hello | Join | Visit | Probe | FetchLogs | FetchRank
 """What a supd hears first on a connection of its peers' port."""
 
 ToNode = Joined | JoinRefused | NodeOrder
-FromPeer = Probed | LogChunk | LogsSeen | LogsEnd | RankFacts | JoinRefused
+FromPeer = Probed | LogChunk | LogsSeen | Notice | LogsEnd | RankFacts | JoinRefused
 ToVisitor = Greeting | JoinRefused
 """What the host says first to a client of another node."""
 

@@ -131,12 +131,13 @@ def rounds(
                 taken_s = measure(side)
                 if number:
                     samples.of.setdefault(side.name, []).append(taken_s)
-            _progress(f"round {number} of {options.rounds}" if number else "caches are warm")
+            progress(f"round {number} of {options.rounds}" if number else "caches are warm")
     samples.noisy, samples.starts = quiet.noisy, quiet.waits
     return samples
 
 
-def _progress(line: str) -> None:
+def progress(line: str) -> None:
+    """Say how far it is, on stderr."""
     print(f"bench: {line}", file=sys.stderr, flush=True)
 
 

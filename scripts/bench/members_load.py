@@ -57,13 +57,19 @@ class Runner:
     """One that says it does at once whatever it is told."""
 
     def __init__(
-        self, number: int, run: str, on_run: Callable[[int], None], on_welcome: Callable[["Runner"], None]
+        self,
+        number: int,
+        run: str,
+        on_run: Callable[[int], None],
+        on_welcome: Callable[["Runner"], None],
+        nproc: int = 1,
     ) -> None:
         self.node = node_name(number)
         self.incarnation = f"i{number:05}"
         self._run = run
         self._on_run = on_run
         self._on_welcome = on_welcome
+        self._nproc = nproc
         self._port = 20_000 + number % 10_000
         self.renewals = 0
         self._seat: Assignment | None = None
@@ -116,7 +122,9 @@ class Runner:
                     generation=NO_GENERATION if self._seat is None else self._seat.generation,
                     part=self._part,
                     ranks=self._ranks(),
-                    offer=Offer(slots=1, address=HOST, port=self._new_port(), witness_port=1) if is_free else None,
+                    offer=Offer(slots=self._nproc, address=HOST, port=self._new_port(), witness_port=1)
+                    if is_free
+                    else None,
                 )
             )
         )
@@ -129,9 +137,12 @@ class Runner:
         if self._seat is None:
             return ()
         ended = RankExit(signal=15, order=0, wall_s=0.0, ran_s=1.0, stopped_by_us=True)
-        rank = self._seat.first_rank
-        has_ended = self._part is Part.STOPPED
-        return (RankReport(rank=rank, local_rank=0, pid=1, started=True, exit=ended if has_ended else None),)
+        exit = ended if self._part is Part.STOPPED else None
+        first = self._seat.first_rank
+        return tuple(
+            RankReport(rank=first + local_rank, local_rank=local_rank, pid=1, started=True, exit=exit)
+            for local_rank in range(self._nproc)
+        )
 
     def close(self) -> None:
         """Nothing is said any more."""
@@ -143,13 +154,13 @@ class Runner:
 class Load:
     """All runners, and when the last of them was where it is to be."""
 
-    def __init__(self, count: int, port: int, run: str, credential: Path) -> None:
+    def __init__(self, count: int, port: int, run: str, credential: Path, nproc: int = 1) -> None:
         self._port = port
         self._tls = client_context(credential)
         self._runs: dict[int, int] = {}  # generation -> runners that were told to run it
         self._welcome: set[Runner] = set()  # to the coordinator that there is now
         self._changed = asyncio.Event()
-        self.runners = [Runner(number, run, self._on_run, self._on_welcome) for number in range(count)]
+        self.runners = [Runner(number, run, self._on_run, self._on_welcome, nproc) for number in range(count)]
 
     def _on_welcome(self, runner: Runner) -> None:
         self._welcome.add(runner)

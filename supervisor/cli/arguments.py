@@ -2,18 +2,21 @@
 
 import argparse
 import os
+import re
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from protocol.errors import Refused
 from protocol.exit_code import ExitCode
 from supervisor.cli.screen import Stream
 from supervisor.shell.usage import UNKNOWN, near_option
 
-if TYPE_CHECKING:
-    from protocol.messages.control import RunStatus  # whose imports take longer than all others of `supctl --help`
-
 HELP_COLUMNS = 100
+
+RANKS_FORM = (
+    "like 0 or 0,3 or 8-15 or !0 or local:0 or gpu-03 or gpu-0[1-4]/local:2 or all; root (of the last incident), "
+    "failed, stalled, behind (lowest step)"
+)
 
 
 class UsageError(Refused):
@@ -50,6 +53,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, *, rest: str = "", **options: Any) -> None:
         super().__init__(prog, formatter_class=HelpFormatter, allow_abbrev=False, **options)
         self._rest = rest
+        self._negative_number_matcher = re.compile("-[0-9]")  # `-10m` is a value: whoever reads it says what is wrong
 
     def _print_message(self, message: str, file: Any = None) -> None:
         Stream(file or sys.stderr, os.environ, "never").write_text(message)  # in the characters that it has
@@ -113,22 +117,3 @@ def duration_s(text: str) -> float:
         return parse_duration_s(text)
     except ValueError as exc:
         raise argparse.ArgumentTypeError(f"{text}: {exc}") from None
-
-
-def chosen_ranks(selector: str, run: "RunStatus") -> tuple[int, ...]:
-    """The ranks that `0`, `0,3`, `8-15`, `!0`, `all` and their combinations choose, in order.
-
-    Raises UsageError for another form, Refused for a rank that the run does not have.
-    """
-    from protocol.selector import NoSuchRank, choose_ranks  # only where ranks are chosen
-
-    size = run.ranks or 0
-    try:
-        return choose_ranks(selector, size)
-    except NoSuchRank as exc:
-        known = f"it has ranks 0-{size - 1}" if size else "its ranks are not known yet"
-        raise Refused(
-            "C009", f"no rank {exc} in {run.run}: {known}", hint=f"supctl ps {run.run}", exit_code=ExitCode.NOT_FOUND
-        ) from None
-    except ValueError as exc:
-        raise UsageError(str(exc), "") from None  # the command's own help

@@ -315,7 +315,8 @@ _FLEET = (
     _one("F109", "the run has no such rank", "`supctl ps` lists them"),
     _one(
         "F110",
-        "the supd that hosts the coordinator does not answer this node's, or does not take it in: runs go on meanwhile",
+        "the supd that hosts the coordinator does not answer this node's, or does not take it in: runs go on meanwhile "
+        "where their nodes reach each other, and end where one is cut off (`lease.fence`)",
         "what it says, where it says something; else look after that machine, its supd, the network between; "
         "`[fleet] join` in supd.toml says where it is",
     ),
@@ -334,8 +335,8 @@ _FLEET = (
     _one(
         "F115",
         "an operator gives up a node that answers",
-        "its own supd says what runs there; `supctl restart JOB --without NODE` goes on without it; where only its "
-        "runner does not answer, end that one with SIGKILL",
+        "its own supd says what runs there, and has the runner that is waited for; `supctl restart JOB --without NODE` "
+        "goes on without it; where only its runner does not answer, end that one with SIGKILL",
     ),
     _one(
         "F116",
@@ -458,7 +459,7 @@ _CLIENT = (
         "unset large variables, or set `run.inherit_env`",
     ),
     _one("C008", "supd knows no such run", "`supctl status` lists them"),
-    _one("C009", "the run has no such rank", "`supctl ps` lists them"),
+    _one("C009", "the run has no such rank, or no such node", "`supctl ps` and `supctl nodes` list them"),
     _one("C010", "the command line is not one that supctl has", "`supctl COMMAND --help`"),
     _one("C011", "the job file cannot be read", "give the path of a job file"),
     _one("C012", "the run has no such generation", "`supctl status JOB` names the newest"),

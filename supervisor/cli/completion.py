@@ -121,7 +121,7 @@ class _Line:
 
     def _of_ranks(self, current: str) -> list[str]:
         ranks = self._ranks(self._given[0] if self._given else "")
-        return _listed(current, ["all", *ranks]) if ranks else []
+        return _listed(current, ["all", "root", "failed", "stalled", "behind", *ranks]) if ranks else []
 
     def _of_generation(self, current: str) -> list[str]:
         run = self._run(self._given[0] if self._given else "")

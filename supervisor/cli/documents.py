@@ -18,6 +18,7 @@ from supervisor.cli.json_fields import (
     Field,
     Fields,
     Schema,
+    filled,
     fixed,
     flag,
     group,
@@ -26,6 +27,7 @@ from supervisor.cli.json_fields import (
     several,
     text,
     time,
+    utc_or_none,
     whole,
     word,
 )
@@ -65,9 +67,19 @@ def error_document(error: SupdError, hint: str) -> str:
     return line("error", {"schema": "", **said})
 
 
-def log_line(run: str, source: Source, line_: Line) -> str:
-    """One line of output."""
-    return line("log-line", {"run": run, "ts": line_.read_s, "line": line_.data, **source._asdict()})
+def log_lines(run: str, source: Source, lines: Sequence[Line]) -> bytes:
+    """Lines of output, each as one JSON object on one line."""
+    thing = {"run": run, **source._asdict(), **lines[0]._asdict()}
+    content = filled(LOG_LINE, thing)
+    encoded = []
+    read_s = lines[0].read_s
+    for line_ in lines:  # that differ in three keys, of which the time is slow to write
+        if line_.read_s != read_s:
+            read_s = line_.read_s
+            content["ts"] = utc_or_none(read_s)
+        content["seq"], content["line"] = line_.offset, _decoded(line_.data)
+        encoded.append(msgspec.json.encode(content))
+    return b"\n".join([*encoded, b""])
 
 
 def json_schema(name: str) -> Schema:
@@ -267,6 +279,19 @@ DETAIL = Field(
     }
 )
 
+LOG_LINE: Fields = {
+    "ts": maybe(time("when it was read; null: not known", "read_s")),
+    "job": JOB,
+    "run": RUN_NAME,
+    "gen": whole("the generation that wrote it", of="generation"),
+    "node": text("where"),
+    "rank": whole("who"),
+    "local_rank": maybe(whole("its number on the node", of="local_rank", form=lambda rank: None if rank < 0 else rank)),
+    "stream": word("where to", {"out": "stdout", "err": "stderr"}),
+    "seq": whole("place of its first byte in the stream, from 0 on", of="offset"),
+    "line": text("without its end; bytes that are not UTF-8 are U+FFFD", "data", _decoded),
+}
+
 # --- documents ---------------------------------------------------------------------------------------------------
 
 
@@ -348,16 +373,7 @@ DOCUMENTS: Mapping[str, Document] = {
         "supctl logs --json",
         group(
             "one line of output",
-            {
-                "run": RUN_NAME,
-                "job": JOB,
-                "generation": whole("that wrote it"),
-                "node": text("where"),
-                "rank": whole("who"),
-                "stream": word("where to", {"out": "stdout", "err": "stderr"}),
-                "ts": maybe(time("when it was read; null: not known")),
-                "line": text("without its end; bytes that are not UTF-8 are U+FFFD", form=_decoded),
-            },
+            LOG_LINE,
         ),
     ),
     "event": Document(

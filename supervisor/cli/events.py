@@ -8,9 +8,9 @@ from protocol.messages.control import EventRecord, Watch
 from supervisor.cli.arguments import UsageError, add_job, add_json
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.event_kinds import KIND_GROUPS, KINDS
-from supervisor.cli.follow import TICK_S
 from supervisor.cli.log_lines import safe
 from supervisor.cli.moments import FORM, clock, period
+from supervisor.cli.watching import Watching
 
 KIND_COLUMNS = 19
 DETAIL_COLUMNS_MIN = 20
@@ -34,8 +34,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     show = _show_json if arguments.json else _show_text
     if not arguments.json:
         context.screen.print(f"{'TIME':<8}  GEN  {'EVENT':<{KIND_COLUMNS}}  DETAIL")
+    watching = Watching(context.client, context.screen.tell, Watch(run=name, follow=arguments.follow, events=True))
     try:
-        for reply in context.client.stream(Watch(run=name, follow=arguments.follow, events=True), TICK_S):
+        for reply in watching.replies():
             if isinstance(reply, EventRecord) and wants(reply):
                 show(context, reply)
     except KeyboardInterrupt:

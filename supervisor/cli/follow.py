@@ -5,14 +5,13 @@ from collections.abc import Callable
 
 from protocol.exit_code import ExitCode
 from protocol.messages.control import Outcome, RunStatus, Statuses, Watch
-from supervisor.cli.client import SILENT_S, ConnectionLost
+from supervisor.cli.client import SILENT_S
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.log_lines import safe
 from supervisor.cli.render import incident_block, span
 from supervisor.cli.screen import Screen
+from supervisor.cli.watching import Watching
 from supervisor.shell.clock import boot_s
-
-TICK_S = 1.0
 
 AGAIN_S, EVERY_S = 30.0, 60.0
 """A wait that goes on is told again after this time, and then after each such time, where no terminal shows it."""
@@ -70,9 +69,9 @@ def follow(
     """
     wait_line = wait_line or WaitLine(context.screen)
     status: RunStatus | None = None
-    request = Watch(run=run, follow=True, snapshots=True)
+    watching = Watching(context.client, context.screen.tell, Watch(run=run, follow=True))
     try:
-        for reply in context.client.stream(request, TICK_S):
+        for reply in watching.replies():
             match reply:
                 case Statuses(runs=[status, *_]):
                     on_change(status)
@@ -82,11 +81,11 @@ def follow(
                     pass
             if deadline_s is not None and boot_s() >= deadline_s:
                 return None
-            if status is not None:
+            if status is not None and not watching.is_lost:
                 wait_line.show(status)
     except KeyboardInterrupt:
         raise Detached(after_interrupt) from None
-    raise ConnectionLost(context.client.address)  # supd is ending; the run is not
+    return status  # as its last snapshot was: it is final
 
 
 def outcome_code(run: RunStatus) -> ExitCode:

@@ -21,13 +21,16 @@ class Grep:
         self._last = last
         self._held: dict[Source, deque[tuple[int, Line]]] = {}
         self._count = 0
-        self.has_found = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it passes on everything at once."""
+        return self._pattern is None and self._excluded is None and self._last is None
 
     def pick(self, source: Source, lines: list[Line]) -> list[Line]:
         """Those of `lines` that are to be shown now."""
         if self._pattern is not None or self._excluded is not None:
             lines = [line for line in lines if self._wants(clean(line.data, keeps_colour=False))]
-        self.has_found |= bool(lines)
         if self._last is None:
             return lines
         held = self._held.setdefault(source, deque(maxlen=self._last))

@@ -59,10 +59,11 @@ def number(about: str, of: str = "") -> Field:
 def time(about: str, of: str = "") -> Field:
     """RFC 3339 in UTC with milliseconds, from seconds since 1970, of which 0 stands for a time that is not known."""
     pattern = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"
-    return Field({"type": "string", "pattern": pattern, "description": about}, of, _utc)
+    return Field({"type": "string", "pattern": pattern, "description": about}, of, utc_or_none)
 
 
-def _utc(seconds: float) -> str | None:
+def utc_or_none(seconds: float) -> str | None:
+    """RFC 3339; None for a time that is not known."""
     return utc_time(seconds) if seconds else None
 
 

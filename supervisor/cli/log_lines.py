@@ -15,6 +15,7 @@ _UNSAFE = re.compile(
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # strings for the terminal: title, clipboard, device control
     r"|\x1b[ -/]*[0-~]?"  # other escapes
     r"|[\x00-\x08\x0a-\x1f\x7f-\x9f]"  # control characters but the tab
+    r"|[\u202a-\u202e\u2066-\u2069]"  # what shows text in another order than it has (UAX 9)
 )
 
 
@@ -25,13 +26,20 @@ class Source(NamedTuple):
     node: str
     rank: int
     stream: str  # out, err
+    local_rank: int = -1  # -1: not known
 
 
 class Line(NamedTuple):
     """One line, without its newline."""
 
     data: bytes
-    read_s: float  # when the runner read its end, in seconds since 1970; 0: not known
+    read_s: float = 0.0  # when the runner read its end, in seconds since 1970; 0: not known
+    offset: int = 0  # of its first byte in its stream
+
+
+def source_of(chunk: LogChunk) -> Source:
+    """Whose bytes these are."""
+    return Source(chunk.generation, chunk.node, chunk.rank, chunk.stream, chunk.local_rank)
 
 
 class LineJoiner:
@@ -42,11 +50,13 @@ class LineJoiner:
 
     def feed(self, chunk: LogChunk) -> tuple[Source, list[Line]]:
         """The lines that `chunk` completes."""
-        source = Source(chunk.generation, chunk.node, chunk.rank, chunk.stream)
+        source = source_of(chunk)
+        if not chunk.data:
+            return source, []
         before = self.unfinished.pop(source, None)
         lines = _dated(chunk)
         if before is not None:
-            lines[0] = lines[0]._replace(data=before.data + lines[0].data)
+            lines[0] = Line(before.data + lines[0].data, lines[0].read_s, before.offset)
         rest = lines.pop()
         if len(rest.data) >= MAX_LINE_BYTES:
             lines.append(rest)
@@ -54,10 +64,15 @@ class LineJoiner:
             self.unfinished[source] = rest
         return source, lines
 
+    def end(self, source: Source) -> list[Line]:
+        """What a stream has behind its last newline, where what comes next is not the rest of that line."""
+        rest = self.unfinished.pop(source, None)
+        return [] if rest is None else [rest]
+
     def finish(self, before: int | None = None) -> list[tuple[Source, list[Line]]]:
         """What streams ended with instead of a newline: all of them, or those of generations before `before`."""
         ended = [source for source in self.unfinished if before is None or source.generation < before]
-        return [(source, [self.unfinished.pop(source)]) for source in ended]
+        return [(source, self.end(source)) for source in ended]
 
 
 def _dated(chunk: LogChunk) -> list[Line]:
@@ -65,15 +80,57 @@ def _dated(chunk: LogChunk) -> list[Line]:
     changes = iter([*chunk.times, (len(chunk.data) + 1, 0.0)])
     read_s = 0.0
     change_at, next_s = next(changes)
-    at = 0
+    at, offset = 0, chunk.offset
     lines = []
     for data in chunk.data.split(b"\n"):
         while change_at <= at:
             read_s = next_s
             change_at, next_s = next(changes)
-        lines.append(Line(data, read_s))
+        lines.append(Line(data, read_s, offset + at))
         at += len(data) + 1
     return lines
+
+
+def pieces(chunk: LogChunk) -> list[tuple[bytes, float]]:
+    """Its bytes and when their lines were read, cut where that changes."""
+    marks = chunk.times if chunk.times and chunk.times[0][0] == 0 else ((0, 0.0), *chunk.times)
+    ends = [*(at for at, _ in marks[1:]), len(chunk.data)]
+    return [(chunk.data[start:end], read_s) for (start, read_s), end in zip(marks, ends, strict=True)]
+
+
+def plain(lines: bytes) -> str | None:
+    """Whole lines as text, without the last newline, where that is as safe on a terminal as it is; else None."""
+    if not lines.endswith(b"\n"):
+        return None
+    try:
+        text = lines[:-1].decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.replace("\n", "").replace("\t", "").isprintable() else None
+
+
+def missing(chunk: LogChunk) -> str:
+    """What a reader is told of what is not there in front of a chunk; "": nothing is missing."""
+    whose = f"rank {chunk.rank}"
+    texts = []
+    if chunk.removed_bytes:
+        texts.append(f"{size_text(chunk.removed_bytes)} of {whose} (std{chunk.stream}) are not kept any more")
+    if chunk.skipped_lines:
+        lines = f"{chunk.skipped_lines:,} line{'s' * (chunk.skipped_lines != 1)}"
+        texts.append(f"{lines} of {whose} not shown (in file: supctl logs --path -r {chunk.rank})")
+    return "; ".join(texts)
+
+
+def size_text(size: int) -> str:
+    """`512 bytes`, `3.4 MiB`: as exact as somebody wants to know it."""
+    if size < 1024:
+        return f"{size} byte{'s' * (size != 1)}"
+    number, unit = size / 1024, "KiB"
+    for larger in ("MiB", "GiB", "TiB"):
+        if number < 1024:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.1f} {unit}"
 
 
 def clean(line: bytes, keeps_colour: bool) -> str:

@@ -5,7 +5,7 @@ import re
 import time
 
 from supervisor.cli.arguments import UsageError
-from supervisor.shell.clock import wall_s
+from supervisor.shell.clock import utc_text, wall_s
 
 FORM = "10m (ago), 14:05, 14:05:30 or 2026-11-29T14:05:30Z"
 
@@ -27,7 +27,10 @@ def moment_s(option: str, text: str, now_s: float) -> float:
     from protocol.checks import parse_duration_s  # only where a duration is given
 
     try:
-        return now_s - parse_duration_s(text)
+        ago_s = parse_duration_s(text.removeprefix("-"))
+        if text.startswith("-"):
+            raise ValueError(f"without its sign, {text[1:]} is so long ago")
+        return now_s - ago_s
     except ValueError as exc:
         raise _unclear(option, text, f"is no time: {exc}") from None
 
@@ -79,5 +82,4 @@ def utc_time(at_s: float) -> str:
     """RFC 3339 in UTC, with milliseconds; as many blanks where the time is not known."""
     if not at_s:
         return " " * len("2026-11-29T14:05:30.123Z")
-    whole, ms = divmod(round(at_s * 1000), 1000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{ms:03}Z"
+    return utc_text(at_s)

@@ -6,7 +6,7 @@ Where a run has more than 16 ranks, neighbours that are alike are one line; --al
 import argparse
 
 from protocol.exit_code import ExitCode
-from supervisor.cli.arguments import add_job, add_json, chosen_ranks
+from supervisor.cli.arguments import RANKS_FORM, add_job, add_json
 from supervisor.cli.context import Context
 from supervisor.cli.rank_text import FOLDED_ABOVE, SORTS, ranks_table
 
@@ -14,7 +14,7 @@ from supervisor.cli.rank_text import FOLDED_ABOVE, SORTS, ranks_table
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`supctl ps`'s own arguments."""
     add_job(parser)
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="only these, like 0 or 0,3 or 8-15 or !0")
+    parser.add_argument("-r", "--ranks", metavar="RANKS", help=f"only these, {RANKS_FORM}")
     parser.add_argument("--all", action="store_true", help="a line a rank, however many there are")
     parser.add_argument("--sort", choices=SORTS, help="the lowest step or the oldest beat first")
     parser.add_argument("--wide", action="store_true", help="every column, however narrow the terminal is")
@@ -27,8 +27,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     status = context.client.status(context.client.resolve(arguments.job), with_ranks=True)
     ranks = list(status.rank_list)
     if arguments.ranks is not None:
-        chosen = {*chosen_ranks(arguments.ranks, status)}
-        ranks = [rank for rank in ranks if rank.rank in chosen]
+        from supervisor.cli.ranks import chosen  # only where ranks are chosen
+
+        ranks = chosen(arguments.ranks, status, context.client)
     if arguments.sort is not None:
         ranks.sort(key=SORTS[arguments.sort])
     if arguments.json:

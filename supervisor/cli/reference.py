@@ -57,6 +57,8 @@ script = "train.py"
 - **Durations** are strings with units, the largest first: `"90s"`, `"1h30m"`,
   `"500ms"`, `"1.5s"` (d, h, m, s, ms), from 0 to a year (365 days). A bare
   number is an error.
+- **Sizes** are strings with a unit: `"200MB"`, `"1.5GiB"` (B; kB, MB, GB, TB of
+  1000; KiB, MiB, GiB, TiB of 1024).
 - **Signals** are names, with SIG in front or without: `"SIGUSR1"`, `"usr1"`.
 - **Relative paths** start at the folder of the job file.
 - Keys marked ✦ are **expanded** on the node: `{job} {run} {gen} {node} {rank}
@@ -75,6 +77,7 @@ script = "train.py"
         "progress": "How the step of a rank is known.",
         "hang": "How long a rank may show no progress, and what happens then.",
         "checkpoint": "How a save is noticed.",
+        "logs": "How the output of the ranks is kept: [docs/logs.md](logs.md).",
     },
     notes={
         "run": "`env` and `env_file` cannot set what supd sets itself for every rank: "
@@ -99,7 +102,7 @@ What a supd is told. Every key is optional, and so is the file: without
 (`~/.config/supd/supd.toml`) where there is one. `conf/supd.toml` is a template.
 
 Relative paths start at the file's folder, and `~/` at the home folder.
-Durations are strings with units, as in [the job file](job-file.md). A key that
+Durations and sizes are strings with units, as in [the job file](job-file.md). A key that
 is not listed here is an error. XDG variables that hold a relative path are
 ignored, as the XDG base directory specification says.
 
@@ -128,6 +131,8 @@ port on 127.0.0.1, and does not read your own supd.toml.
         "fleet.credential": '"fleet.pem"',
         "state.dir": '"/var/tmp/me/supd"',
         "state.logs_dir": '"/scratch/me/logs"',
+        "state.max_disk": '"200GiB"',
+        "state.min_free": '"20GiB"',
     },
     foot="Its error codes begin with an S: [error-codes.md](error-codes.md). Editors check it by "
     "[supd.toml.json](schemas/supd.toml.json), which `supctl help json supd.toml` prints.",

@@ -10,7 +10,16 @@ from protocol.errors import SupdError
 ASCII = str.maketrans(
     {"│": "|", "┃": "!", "─": "-", "·": "-", "✓": "ok", "✗": "x", "→": "->", "…": "...", "×": "x", "—": "-", "✦": "*"}
 )
-STYLES = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36", "dim": "2"}
+STYLES = {
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+    "dim": "2",
+    "bold": "1",
+}
 STATE_STYLES = {
     "running": "green",
     "ready": "green",
@@ -67,11 +76,11 @@ class Stream:
         except OSError:
             return fallback
 
-    def paint(self, text: str, style: str | None) -> str:
-        """`text` in a style of STYLES, where this stream has colours."""
+    def paint(self, text: str, style: str | None, more: str = "") -> str:
+        """`text` in a style of STYLES and perhaps a second one, where this stream has colours."""
         if not self.has_colour or style is None:
             return text
-        return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+        return f"\x1b[{STYLES[style]}{f';{STYLES[more]}' if more else ''}m{text}\x1b[0m"
 
     def spell(self, text: str) -> str:
         """`text` in the characters this stream has."""
@@ -94,7 +103,11 @@ class Stream:
 
     def write_text(self, text: str) -> None:
         """`text` as it is, at once; what the stream cannot encode becomes a question mark."""
-        self.write(self.spell(text).encode(self._stream.encoding, "replace"))
+        self.write(self.encoded(text))
+
+    def encoded(self, text: str) -> bytes:
+        """The bytes by which this stream has `text`."""
+        return self.spell(text).encode(self._stream.encoding, "replace")
 
 
 class Screen:

@@ -13,11 +13,12 @@ from protocol.messages.control import Done, LogSelection, RunStatus, Start, Stat
 from supervisor.cli.arguments import add_changes, duration_s
 from supervisor.cli.client import ConnectionLost, Unavailable
 from supervisor.cli.context import Context, Detached
-from supervisor.cli.follow import TICK_S, WaitLine, follow, outcome_code, tell_outcome
+from supervisor.cli.follow import WaitLine, follow, outcome_code, tell_outcome
 from supervisor.cli.log_lines import safe
 from supervisor.cli.render import span
 from supervisor.cli.screen import Screen
 from supervisor.cli.submission import request_for, tell_done
+from supervisor.cli.watching import TICK_S
 from supervisor.shell.clock import boot_s
 
 COMEBACK_S = 10.0
@@ -206,7 +207,7 @@ def _follow_start(context: Context, run: str, progress: Progress, deadline_s: fl
 
 
 def _follow_output(context: Context, run: str, progress: Progress, deadline_s: float | None) -> RunStatus:
-    from supervisor.cli.story import Story, play
+    from supervisor.cli.story import DEFAULT_VIEW, Story, play
 
     def on_reply(status: RunStatus) -> None:
         progress.show(status)
@@ -214,13 +215,19 @@ def _follow_output(context: Context, run: str, progress: Progress, deadline_s: f
             raise GaveUp(run, f"{run} has not started")
 
     status = context.client.status(run)
-    story = Story(context.screen, status, lambda _event: True, in_full_from_s=0.0)
+    story = Story(
+        context.screen,
+        status,
+        lambda _event: True,
+        showing=f"{DEFAULT_VIEW}, events (all: supctl logs -f -r all)",
+        in_full_from_s=0.0,
+    )
     request = Watch(
         run=run,
         follow=True,
         events=True,
         snapshots=True,
-        logs=LogSelection(all_generations=True, tail_lines=None),
+        logs=LogSelection(all_generations=True, tail_lines=None, may_skip=True),
     )
     try:
         play(context, story, request, on_reply=on_reply)

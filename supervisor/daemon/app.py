@@ -28,6 +28,7 @@ from protocol.text import host_port
 from supervisor.daemon import fleet_key
 from supervisor.daemon.adoption import known_runners
 from supervisor.daemon.control import Control
+from supervisor.daemon.disk_room import DiskRoom
 from supervisor.daemon.door import Door
 from supervisor.daemon.hosting import Hosting
 from supervisor.daemon.init import stay_behind_as_init
@@ -99,6 +100,7 @@ async def _serve(config: Config, stop: asyncio.Event, word: Word) -> int | None:
             group.create_task(_stopped(stop), name="stop")
             group.create_task(journal.watch(), name="journal")
             group.create_task(node.run(), name="node")
+            group.create_task(DiskRoom(config, node.runners.serves).run(), name="disk-room")
             if config.join:
                 await hosting.ensure_credential()
             dialer = Dialer(client_context(config.credential), hosting.local_address)

@@ -36,7 +36,7 @@ from protocol.messages.control import (
 from protocol.messages.fleet import JoinRefused, Visit
 from protocol.text import one_line
 from protocol.versions import VERSIONS, agreed
-from supervisor.daemon import control_socket, logs_service, slow_disk, submission
+from supervisor.daemon import control_socket, log_choice, slow_disk, submission
 from supervisor.daemon.accounts import user_name
 from supervisor.daemon.relay import Relay
 from supervisor.daemon.role import Role
@@ -72,7 +72,7 @@ class Control:
         self._role = role
         self._config = config
         self._node = config.node
-        self._relay = Relay(role.where, dialer, config.fleet, config.node)
+        self._relay = Relay(role.where, dialer, config.fleet, config.node, config.logs_dir)
         self._clients: dict[Channel, _Client] = {}
         self._users = {uid: user_name(uid) for uid in (os.geteuid(), 0)}
         self._group: asyncio.TaskGroup | None = None
@@ -213,7 +213,7 @@ class Control:
         match request:
             case LogPaths(run=word, logs=logs):
                 logs_dir = self._config.logs_dir / await self._relay.resolve(client.user, word)
-                return Paths(paths=await slow_disk.ask(logs_dir, logs_service.paths, logs_dir, logs))
+                return Paths(paths=await slow_disk.ask(logs_dir, log_choice.paths, logs_dir, logs, self._node))
             case Start():
                 return await self._start(channel, client.user, request)
             case _:

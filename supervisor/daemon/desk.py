@@ -19,6 +19,8 @@ from protocol.messages.control import (
     GetStatus,
     LogPaths,
     Nodes,
+    NodeState,
+    NodeStatus,
     Paths,
     Request,
     Resolve,
@@ -29,7 +31,7 @@ from protocol.messages.control import (
     StopRun,
     Watch,
 )
-from supervisor.daemon import logs_service, nodes, slow_disk, submission
+from supervisor.daemon import log_choice, nodes, slow_disk, submission
 from supervisor.daemon.describe import describe
 from supervisor.daemon.fetch import Fetcher
 from supervisor.daemon.jobs import Jobs
@@ -93,7 +95,7 @@ class Desk:
             case LogPaths(run=word, logs=logs):
                 run = self._jobs.find(word)
                 logs_dir = self._jobs.logs_dir(run)
-                return Paths(paths=await slow_disk.ask(logs_dir, logs_service.paths, logs_dir, logs))
+                return Paths(paths=await slow_disk.ask(logs_dir, log_choice.paths, logs_dir, logs, self._node))
             case Describe():
                 return await describe(self._jobs, self._fetcher, self._node, request, client_node)
             case Resolve(word=word):
@@ -107,6 +109,9 @@ class Desk:
         return replace(status, incident=replace(status.incident, stderr_tail=()))
 
     def _list_nodes(self, name: str) -> Nodes:
+        if name and self._table.record_of(name) is None and (run := self._jobs.seated(name)):
+            why = f"the fleet does not know it, and {run} may have a runner there"
+            return Nodes(nodes=(NodeStatus(node=name, state=NodeState.UNREACHABLE, address="", port=0, note=why),))
         known = with_runs(self._table.status(), self._jobs.active(), boot_s(), self._jobs.trouble)
         return Nodes(nodes=(named(known, name),) if name else known)
 

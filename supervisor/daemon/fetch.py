@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from protocol.coordinator_events import Seat
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.job import Job
-from protocol.messages.control import LogChunk
+from protocol.messages.control import LogChunk, Notice
 from protocol.messages.fleet import (
     FetchLogs,
     FetchRank,
@@ -68,9 +68,9 @@ class Fetcher:
         pull: Pull,
         node: str,
         request: Callable[[], FetchLogs],
-        put: Callable[[LogChunk | LogsSeen], Awaitable[None]],
-    ) -> str:
-        """What a node has of a run, until it has sent all of it, or will not; returns why not. Raises Unreached.
+        put: Callable[[LogChunk | LogsSeen | Notice], Awaitable[None]],
+    ) -> LogsEnd:
+        """What a node has of a run, until it has sent all of it, or will not; returns its last word. Raises Unreached.
 
         `request` is called once the node is reached: from then on, a LogsNow may be sent by `pull`.
         """
@@ -78,10 +78,10 @@ class Fetcher:
         pull.send(request())
         while True:
             match await self._next(pull):
-                case LogChunk() | LogsSeen() as item:
+                case LogChunk() | LogsSeen() | Notice() as item:
                     await put(item)
-                case LogsEnd(error=why):
-                    return why
+                case LogsEnd() as end:
+                    return end
                 case JoinRefused(message=why):
                     raise Unreached(why)
                 case _:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from protocol.errors import LocalProtocolError, Refused, RemoteProtocolError
 from protocol.messages import encode
-from protocol.messages.control import LogChunk
+from protocol.messages.control import LogChunk, Notice
 from protocol.messages.fleet import (
+    GENERATIONS_MAX,
     FetchLogs,
     FetchRank,
     JoinRefused,
@@ -34,6 +35,7 @@ class LocalFiles:
         self._group: asyncio.TaskGroup | None = None
         self._tasks: dict[Channel, asyncio.Task[None]] = {}
         self._now: dict[Channel, LogsNow] = {}
+        self._bells: dict[Channel, asyncio.Event] = {}  # of those that are sent logs: one has heard how far its run is
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -42,7 +44,7 @@ class LocalFiles:
 
     def take_logs(self, channel: Channel, request: FetchLogs) -> None:
         """A connection that began with `request`."""
-        self._now[channel] = request.now
+        self._now[channel], self._bells[channel] = request.now, asyncio.Event()
         self._take(channel, request)
 
     def take_rank(self, channel: Channel, request: FetchRank) -> None:
@@ -64,33 +66,37 @@ class LocalFiles:
         if channel not in self._now:
             raise RemoteProtocolError("it is not told of logs")
         self._now[channel] = now
+        self._bells[channel].set()
 
     def _on_closed(self, channel: Channel) -> None:
         self._now.pop(channel, None)
+        self._bells.pop(channel, None)
         task = self._tasks.pop(channel, None)
         if task is not None:
             task.cancel()
 
     async def _send_logs(self, channel: Channel, request: FetchLogs) -> None:
-        async def send(item: LogChunk | LogsSeen) -> None:
+        async def send(item: LogChunk | LogsSeen | Notice) -> None:
             channel.send(encode(item))
             await channel.drained()
 
-        error = ""
+        error, there = "", None
         try:
-            await logs_service.stream(
+            there = await logs_service.stream(
                 self._logs_dir / request.run,
                 request.selection,
                 first=request.first,
                 follow=request.follow,
                 now=lambda: self._now.get(channel, request.now),
+                bell=self._bells[channel],
                 node=self._node,
                 send=send,
                 known=request.known,
             )
+            there = there[:GENERATIONS_MAX]
         except (OSError, Refused) as exc:
             error = f"the output cannot be read: {exc}" if isinstance(exc, OSError) else str(exc)
-        await _finish(channel, LogsEnd(error=one_line(error)))
+        await _finish(channel, LogsEnd(error=one_line(error), generations=there))
 
     async def _send_rank(self, channel: Channel, request: FetchRank) -> None:
         answer: RankFacts | LogsEnd

@@ -8,18 +8,20 @@ A source says with `LogsSeen` how far it is, so that it is known what may still 
 import asyncio
 import contextlib
 import heapq
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from protocol.messages.control import LogChunk
-from protocol.messages.fleet import LogPlace, LogsNow, LogsSeen
+from protocol.messages.control import LogChunk, LogPlace
+from protocol.messages.fleet import LogsNow, LogsSeen
+from supervisor.daemon.log_window import Hold, Window
 from supervisor.logs.blocks import Keys
 from supervisor.shell.clock import boot_s, wall_s
 
-CHUNKS_WAITING_MAX = 8
+CHUNKS_WAITING_MAX, BYTES_WAITING_MAX = 8, 64 << 10
 """Of one source. A client that does not read makes its sources wait, and nobody else."""
 
 HOLD_S = 10.0
@@ -83,6 +85,7 @@ class Source:
         self._on_word = on_word
         self.clock_off_s = clock_off_s  # how far its clock is ahead of ours
         self._items: deque[LogChunk | LogsSeen] = deque()
+        self._waiting_bytes = 0
         self._has_room = asyncio.Event()
         self._keys: dict[tuple[int, int, str], Keys] = {}
 
@@ -90,11 +93,12 @@ class Source:
 
     async def put(self, item: LogChunk | LogsSeen) -> None:
         """Hand in what comes next; waits while there is no room."""
-        while len(self._items) >= CHUNKS_WAITING_MAX:
+        while len(self._items) >= CHUNKS_WAITING_MAX or self._waiting_bytes >= BYTES_WAITING_MAX:
             self._has_room.clear()
             await self._has_room.wait()
         if isinstance(item, LogChunk):
             self._places[item.generation, item.rank, item.stream] = item.offset + len(item.data)
+            self._waiting_bytes += len(item.data)
         self._items.append(item)
         self.heard, self.heard_wall_s = self.heard + 1, wall_s()
         self.is_away = False
@@ -115,6 +119,10 @@ class Source:
         self.is_away = True
         self.notice(text)
 
+    def resume(self, known: tuple[LogPlace, ...]) -> None:
+        """So much was handed in before, to another one."""
+        self._places = {(place.generation, place.rank, place.stream): place.offset for place in known}
+
     def known(self) -> tuple[LogPlace, ...]:
         """What was handed in of each file: where a stream that begins anew goes on."""
         return tuple(LogPlace(generation=g, rank=r, stream=s, offset=at) for (g, r, s), at in self._places.items())
@@ -132,8 +140,9 @@ class Source:
                     self._places = {place: at for place, at in self._places.items() if place[0] >= self.before}
                 self.seen = max(self.seen, item.seen)
                 self.look = max(self.look, item.look)
-            elif item.data:
+            else:
                 self.chunk = item
+                self._waiting_bytes -= len(item.data)
                 self._cut(item)
 
     @property
@@ -159,9 +168,12 @@ class Source:
         if start == 0 and end == len(chunk.data):
             return chunk
         times = tuple((piece.start - start, piece.read_s) for piece in taken if piece.start > start or piece.read_s)
-        return replace(chunk, data=chunk.data[start:end], times=times, offset=chunk.offset + start)
+        part = replace(chunk, data=chunk.data[start:end], times=times, offset=chunk.offset + start)
+        return part if start == 0 else replace(part, skipped_lines=0, removed_bytes=0)
 
     def _cut(self, chunk: LogChunk) -> None:
+        if not chunk.data:  # it only says where its stream begins
+            return self.pieces.append(_Piece(0.0, 0, 0, 0.0))
         place = (chunk.generation, chunk.rank, chunk.stream)
         keys = self._keys.get(place)
         if keys is None:
@@ -185,8 +197,10 @@ class Merge:
         bell: asyncio.Event,
         *,
         follow: bool,
+        window_s: float = 0.0,
     ) -> None:
-        """`bell` rings whenever `between` may have something to tell; `now` is how far the run is."""
+        """`bell` rings whenever `between` may have something to tell; `now` is how far the run is. A follower's lines
+        wait for `window_s`, so that those come first that were read first."""
         self.now = now()  # what the sources may know
         self._between = between
         self._send = send
@@ -201,6 +215,8 @@ class Merge:
         self._looked_at_s = 0.0
         self._generation = -1  # of what was sent last
         self._held_since_s: float | None = None
+        self._window = Window(window_s if follow else 0.0)
+        self._hold = Hold()
 
     def add(self, node: str, clock_off_s: float = 0.0) -> Source:
         """One more source; whoever fills it sees to its end."""
@@ -218,24 +234,39 @@ class Merge:
             if self._between.look_in_s() <= 0:
                 await self._look_around(on_now)
             await self._listen()
-            while (source := self._next()) is not None:
-                await self._send_from(source)
+            has_more = False
+            while not has_more and (source := self._next()) is not None:
+                await self._take_from(source)
                 await self._listen()
-                if self._between.look_in_s() <= 0:
-                    break  # a flood must not hold up what is told between its lines
-            if not self._quiet and not self._heads:
+                # A flood must not hold up what is told between its lines.
+                has_more = self._between.look_in_s() <= 0 or self._window.due_in_s() <= 0
+            is_over = not self._quiet and not self._heads
+            for chunk, key_s in self._window.due(is_over=is_over):
+                await self._tell_before(chunk.generation, key_s)
+                await self._send(chunk)
+            if is_over:
                 return await self._between.tell(self._generation)
             if self._is_confirmed():
-                await self._between.tell(self._generation_now())
+                await self._tell_now()
             self._give_up_waiting()
             wait_s = min(self._between.look_in_s(), 1.0 if self._heads or not self._is_confirmed() else 60.0)
-            if wait_s > 0:
+            wait_s = min(wait_s, self._window.due_in_s(), self._hold.left_s())
+            if wait_s > 0 and not has_more:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await self._bell.wait()
             pause_s = looked_s + min(PAUSE_A_SOURCE_S * len(self._sources), PAUSE_MAX_S) - boot_s()
             if pause_s >= TIMER_S:
                 await asyncio.sleep(pause_s)
+
+    async def _tell_now(self) -> None:
+        """Events, behind all that was sent."""
+        generation, until_s = self._generation_now(), self._window.until_s()
+        if until_s is not None:
+            await self._between.tell(generation, until_s)
+            if self._between.is_due(generation, math.inf):
+                return
+        await self._between.tell(generation)
 
     async def _look_around(self, on_now: Callable[[LogsNow], None]) -> None:
         """How far the run is, and then what has happened: sources are never told of what was not looked at."""
@@ -276,26 +307,49 @@ class Merge:
 
     def _next(self) -> Source | None:
         """The source of what comes next; None: it is not known yet."""
-        if not self._heads or any(source.holds_up(self._heads[0][0]) for source in self._quiet.values()):
+        if not self._heads:
+            self._hold.release()
             return None
+        if any(source.holds_up(self._heads[0][0]) for source in self._quiet.values()):
+            return None
+        number = self._heads[0][2]
+        if (held := self._hold.number()) is not None:
+            mine = next((head for head in self._heads if head[2] == held and head[0] == self._heads[0][0]), None)
+            if mine is None:
+                return None
+            self._heads.remove(mine)
+            heapq.heapify(self._heads)
+            number = held
+        else:
+            heapq.heappop(self._heads)
         self._held_since_s = None
-        return self._sources[heapq.heappop(self._heads)[2]]
+        return self._sources[number]
 
-    async def _send_from(self, source: Source) -> None:
-        """Send what stands before anything else."""
+    async def _take_from(self, source: Source) -> None:
+        """Take what stands before anything else."""
         assert source.chunk is not None
         generation, key_s = source.chunk.generation, source.pieces[0].key_s
-        if generation > self._generation:
-            await self._between.tell(generation - 1)
-            self._generation = generation
-        await self._between.tell(generation, key_s)
+        if self._window.is_open:
+            self._window.put(source.take(lambda _key_s: False), key_s)
+            return self._see(source)
 
         def is_next(key_s: float) -> bool:
             is_first = not self._heads or (generation, key_s, source.number) < self._heads[0]
             return is_first and not self._between.is_due(generation, key_s)
 
-        await self._send(source.take(is_next))
+        await self._tell_before(generation, key_s)
+        chunk = source.take(is_next)
+        await self._send(chunk)
         self._see(source)
+        if self._follow:
+            self._hold.see(source.number, chunk, is_all=source.chunk is None)
+
+    async def _tell_before(self, generation: int, key_s: float) -> None:
+        """Events that stand before lines of this generation and time."""
+        if generation > self._generation:
+            await self._between.tell(generation - 1)
+            self._generation = generation
+        await self._between.tell(generation, key_s)
 
     def _generation_now(self) -> int:
         """The generation that is being told."""

@@ -2,16 +2,19 @@
 
 import asyncio
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from protocol.coordinator_events import Seat
 from protocol.errors import Refused
-from protocol.messages.control import LogSelection
-from protocol.messages.fleet import FetchLogs, LogsNow
+from protocol.messages.control import LogChunk, LogPlace, LogSelection, Notice
+from protocol.messages.fleet import FetchLogs, LogsNow, LogsSeen
+from protocol.text import one_line
 from supervisor.daemon import logs_service
 from supervisor.daemon.fetch import Fetcher, Unreached
+from supervisor.daemon.log_choice import Choice
+from supervisor.daemon.log_gaps import not_kept
 from supervisor.daemon.log_merge import Merge, Source
 from supervisor.daemon.run import Run
 from supervisor.shell.pull import Pull
@@ -39,10 +42,14 @@ class Sources:
         fetcher: Fetcher,
         node: str,
         logs_dir: Path,
+        known: tuple[LogPlace, ...] = (),
     ) -> None:
+        """`known` is what the client has had before. Raises Refused where the selection is not understood."""
         self._run = run
-        self._selection = selection
-        self._first = 0 if selection.all_generations else run.machine.generation
+        self._choice = Choice(replace(selection, tail_lines=None) if known else selection)
+        self._known = known
+        generation = run.machine.generation
+        self._first = 0 if selection.all_generations else min([generation, *(place.generation for place in known)])
         self._follow = follow
         self._merge = merge
         self._fetcher = fetcher
@@ -50,15 +57,20 @@ class Sources:
         self._logs_dir = logs_dir
         self._generation = run.machine.generation
         self._away: dict[str, _Away] = {}
+        self._open: set[str] = {node}  # of which something may come
+        self._there: dict[str, tuple[int, ...]] = {}  # the generations that each that has ended had output of
         self._tasks: list[asyncio.Task[None]] = []
         self._group: asyncio.TaskGroup | None = None
+        self._bell = asyncio.Event()  # of the reader here: it rings when the run has moved on
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to read here and elsewhere."""
         self._group = group
-        self._tasks.append(group.create_task(self._read_here(self._merge.add(self._node)), name="logs-here"))
-        is_newest = self._selection.generation in (None, self._generation) and not self._selection.all_generations
-        if is_newest:
+        here = self._merge.add(self._node)
+        here.resume(self._known)
+        self._tasks.append(group.create_task(self._read_here(here), name="logs-here"))
+        selection = self._choice.selection
+        if (self._first if selection.generation is None else selection.generation) == self._generation:
             return self._add(self._seated())
         self._add({node.node for node in self._fetcher.nodes.status()} | self._run.machine.seats.keys())
 
@@ -72,46 +84,74 @@ class Sources:
         if now.generation != self._generation:
             self._generation = now.generation
             self._add(self._seated())
+        self._bell.set()
         for away in self._away.values():
             away.tell(now)
 
     def _seated(self) -> set[str]:
         """The nodes with selected ranks of the newest generation."""
-        return {node for node, seat in self._run.machine.seats.items() if _has(self._selection, seat)}
+        return {node for node, seat in self._run.machine.seats.items() if self._choice.may_have(seat)}
 
     def _add(self, nodes: set[str]) -> None:
         assert self._group is not None
         for name in sorted(nodes - self._away.keys() - {self._node}):
             known = self._fetcher.nodes.record_of(name)
             source = self._merge.add(name, known.clock_off_s if known is not None else 0.0)
+            source.resume(self._known)
             away = self._away[name] = _Away(
-                self._fetcher, source, self._run.job.run, self._selection, self._first, self._merge.now, self._follow
+                self._fetcher,
+                source,
+                self._run.job.run,
+                self._choice.selection,
+                self._first,
+                self._merge.now,
+                self._follow,
+                self._end,
             )
+            self._open.add(name)
             self._tasks.append(self._group.create_task(away.run(), name=f"logs-{name}"))
 
     async def _read_here(self, source: Source) -> None:
         try:
-            await logs_service.stream(
+            there = await logs_service.stream(
                 self._logs_dir,
-                self._selection,
+                self._choice.selection,
                 first=self._first,
                 follow=self._follow,
                 now=lambda: self._merge.now,
+                bell=self._bell,
                 node=self._node,
-                send=source.put,
+                send=functools.partial(hand_in, source),
+                known=self._known,
             )
         except (OSError, Refused) as exc:
             source.end(exc)
         else:
-            source.end()
+            self._end(source, there)
+
+    def _end(self, source: Source, there: tuple[int, ...] | None) -> None:
+        """All of it was handed in; with what comes last it is told what nobody has any more."""
+        self._open.discard(source.node)
+        if there is not None:
+            self._there[source.node] = there
+        if not self._open:
+            machine, selection = self._run.machine, self._choice.selection
+            first = self._first if selection.generation is None else selection.generation
+            behind = (machine.generation if selection.generation is None else first) + 1
+            seated = [node for node, seat in machine.seats.items() if self._choice.may_have(seat)]
+            keep = self._run.job.spec.logs.keep_generations
+            is_over = self._run.is_settled and machine.generation >= 0
+            for text in not_kept(self._there, range(first, behind), keep, seated if is_over else ()):
+                source.notice(text)
+        source.end()
 
 
-def _has(selection: LogSelection, seat: Seat) -> bool:
-    """Whether a node with this seat may have output that is selected."""
-    first, nproc = seat.assignment.first_rank, seat.assignment.nproc
-    if selection.ranks is None:
-        return first == 0 or "err" in selection.streams
-    return any(first <= rank < first + nproc for rank in selection.ranks)
+async def hand_in(source: Source, item: LogChunk | LogsSeen | Notice) -> None:
+    """What a node has sent."""
+    if isinstance(item, Notice):
+        source.notice(one_line(item.text))
+    else:
+        await source.put(item)
 
 
 class _Away:
@@ -126,7 +166,10 @@ class _Away:
         first: int,
         now: LogsNow,
         follow: bool,
+        end: Callable[[Source, tuple[int, ...] | None], None],
     ) -> None:
+        """`end` is given the source once no more comes of it, and the generations that the node had output of."""
+        self._end = end
         self._fetcher = fetcher
         self._source = source
         self._run = run
@@ -151,10 +194,10 @@ class _Away:
             waits = asyncio.get_running_loop().call_later(WAIT_TOLD_S, self._tell_wait, source.heard, told_at)
             try:
                 async with Pull() as pull:
-                    why = await self._fetcher.logs(pull, node, functools.partial(self._request, pull), source.put)
-                if why:
-                    source.notice(f"the output on {node} is missing here: {why}")
-                return source.end()
+                    end = await self._fetcher.logs(pull, node, functools.partial(self._request, pull), self._put)
+                if end.error:
+                    source.notice(f"the output on {node} is missing here: {end.error}")
+                return self._end(source, end.generations)
             except Unreached as exc:
                 why = str(exc)
             finally:
@@ -166,8 +209,13 @@ class _Away:
                 source.lose(f"{node} does not answer, its output is missing here{until}: {why}")
                 told_at = source.heard
             if is_last:
-                return source.end()
+                return self._end(source, None)
             await asyncio.sleep(RETRY_S)
+
+    async def _put(self, item: LogChunk | LogsSeen | Notice) -> None:
+        if self._source.is_away and not self._source.has_ended:
+            self._source.notice(f"{self._source.node} answers again")
+        await hand_in(self._source, item)
 
     def _tell_wait(self, heard: int, told_at: int | None) -> None:
         if self._source.heard == heard != told_at:

@@ -17,9 +17,9 @@ from protocol.job import Job
 from protocol.messages.control import LogSelection
 from protocol.messages.fleet import RankFacts
 from protocol.messages.member import Assignment
-from supervisor.daemon import logs_service
+from supervisor.daemon import log_choice
 from supervisor.daemon.slow_disk import ask
-from supervisor.logs.segments import stream_path
+from supervisor.logs.paths import stream_path
 from supervisor.shell.devices import count_cpus
 from supervisor.shell.files import read_small
 
@@ -44,7 +44,7 @@ async def rank_facts(
     env_file = await ask(job.submitter.folder, _env_file, job)
     cpus, _ = await ask("/sys/fs/cgroup", count_cpus)
     environ = await ask(f"/proc/{pid}", _environ_of, pid, incarnation)
-    files = await ask(logs_dir, logs_service.paths, logs_dir, LogSelection(ranks=(rank,)))
+    files = await ask(logs_dir, log_choice.paths, logs_dir, LogSelection(chooser=str(rank)), node)
     place = ranks.Place(
         node=node,
         local_rank=rank - assignment.first_rank,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from protocol.errors import Refused, RemoteProtocolError, SupdError
 from protocol.exit_code import ExitCode
@@ -36,6 +37,9 @@ LOOK_S = 0.05
 LAST = (Failure, Done, End)
 """Replies that end a talk which may have several."""
 
+LOOKING_ON = (Resolve, Watch)
+"""What `supctl logs` begins with, and what it goes on with."""
+
 Where = Callable[[], tuple[str, int] | Refused | str]
 """Address and port of the supd that hosts; or why that is not known, as a refusal where the host has refused us."""
 
@@ -50,7 +54,7 @@ class HostAway(SupdError):
     """The supd that hosts the coordinator does not answer."""
 
     code = "F110"
-    hint = "runs go on meanwhile; look after that machine, or its supd"
+    hint = "runs go on where their nodes reach each other; look after that machine, its supd, the network between"
     exit_code = ExitCode.UNAVAILABLE
 
     def __init__(self, host: str, why: str) -> None:
@@ -60,8 +64,10 @@ class HostAway(SupdError):
 class Relay:
     """Passes clients of this node on to the supd that hosts the coordinator."""
 
-    def __init__(self, where: Where, dialer: Dialer, fleet: str, node: str) -> None:
+    def __init__(self, where: Where, dialer: Dialer, fleet: str, node: str, logs_dir: Path) -> None:
+        """`logs_dir` is named to clients that ask for output while the host does not answer."""
         self._where = where
+        self._logs_dir = logs_dir
         self._dialer = dialer
         self._fleet = fleet
         self._node = node
@@ -87,6 +93,14 @@ class Relay:
     async def pass_on(self, user: str, request: Request, send: Send = _drop) -> ControlReply:
         """The last reply to `request`; the frames of those before it go to `send`, which is awaited: whoever takes
         them slowly makes the host wait. The host sees it where this is cancelled. Raises HostAway and Refused."""
+        try:
+            return await self._pass_on(user, request, send)
+        except HostAway as exc:
+            if isinstance(request, LOOKING_ON):
+                exc.hint = f"{exc.hint}; what ranks of this node write lies in {self._logs_dir}"
+            raise
+
+    async def _pass_on(self, user: str, request: Request, send: Send) -> ControlReply:
         place = await self._place()
         name = f" at {host_port(*place)}"
         try:

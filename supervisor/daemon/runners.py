@@ -110,6 +110,10 @@ class Runners:
         assert self._group is not None, "not running"
         self._group.create_task(self._give(run), name=f"runner-for-{run}")
 
+    def serves(self, run: str) -> bool:
+        """Whether the run has a runner here; any thread may ask."""
+        return any(runner.run == run for runner in list(self._serving.values()))
+
     # --- starting ------------------------------------------------------------------------------------------------
 
     async def _give(self, run: str) -> None:

@@ -145,19 +145,21 @@ class Watcher(Between):
         async def send(chunk: LogChunk) -> None:
             await self._send(encode(chunk))
 
-        bell = self._run.changes.listen()
-        merge = Merge(self, send, self._now, bell, follow=self._request.follow)
-        sources = Sources(
-            self._run,
-            selection,
-            follow=self._request.follow,
-            merge=merge,
-            fetcher=self._fetcher,
-            node=self._node,
-            logs_dir=self._jobs.logs_dir(self._run),
-        )
+        request = self._request
         failure: Exception | None = None
+        bell = self._run.changes.listen()
         try:
+            merge = Merge(self, send, self._now, bell, follow=request.follow, window_s=request.merge_window_s)
+            sources = Sources(
+                self._run,
+                selection,
+                follow=request.follow,
+                merge=merge,
+                fetcher=self._fetcher,
+                node=self._node,
+                logs_dir=self._jobs.logs_dir(self._run),
+                known=request.known,
+            )
             async with asyncio.TaskGroup() as group:
                 sources.start(group)
                 try:

@@ -1,118 +1,14 @@
-"""The disk side of the logs: files that swallow every error of a disk, and the one thread that waits for it.
+"""The one thread that waits for the disk of the logs, and what waits for it."""
 
-A disk may be full, read-only or silent for minutes. The worst that comes of it is output that is missing,
-and then the file itself says how much, at the place where it is missing.
-"""
-
-import contextlib
-import os
+import contextvars
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import structlog
-
-from supervisor.logs.times import TimesFile, is_in_place, times_path
-from supervisor.shell.clock import boot_s
-
-log = structlog.get_logger()
-
-RETRY_AFTER_S = 1.0
-"""How long a file that could not be written is left alone; output of that time is dropped."""
-
-CHECK_EVERY_S = 1.0
-"""How often an open file is compared with what lies at its path (see `LogFile`)."""
+from supervisor.logs.log_file import LogFile
 
 SLICE_BYTES = 1 << 20
 """The most that is written for one file before it is the next one's turn."""
-
-
-def notice(lost_bytes: int, reason: str, *, mid_line: bool) -> bytes:
-    """The line that stands in a file for output that is missing there."""
-    return f"{chr(10) if mid_line else ''}[supd: {lost_bytes} bytes not written: {reason}]\n".encode()
-
-
-class LogFile:
-    """One stream's file, appended to, with its index of times. Blocking: only the disk thread may call it.
-
-    It is opened when it is first written, and opened again when it was removed or renamed from outside.
-    `prepare` makes its folder.
-    """
-
-    def __init__(self, path: Path, prepare: Callable[[], None]) -> None:
-        self._path = path
-        self._prepare = prepare
-        self._times = TimesFile(times_path(path))
-        self._fd = -1
-        self._mid_line = False
-        self._lost_bytes = 0  # since the last notice
-        self._reason = ""
-        self._notice_rest = b""  # of a notice that the disk took only in part
-        self._retry_at_s = 0.0
-        self._check_at_s = 0.0
-
-    def write(self, data: bytes | bytearray, marks: Sequence[tuple[int, float]] = ()) -> None:
-        """Append `data`, or count what the disk did not take. Empty data makes the file.
-
-        `marks` say from which byte of `data` on what was read when (s since 1970).
-        """
-        now_s = boot_s()
-        if now_s < self._retry_at_s:
-            self._lost_bytes += len(data)
-            return
-        head = self._notice_rest
-        if self._lost_bytes:
-            head += notice(self._lost_bytes, self._reason, mid_line=self._mid_line and not head)
-        buffer = memoryview(head + data if head else data)
-        written = 0
-        start: int | None = None
-        try:
-            self._open(now_s)
-            start = os.fstat(self._fd).st_size
-            if self._lost_bytes:
-                self._times.lose(start)  # their marks, too
-            # In front of the bytes, so that who follows them never takes them for as old as those before.
-            self._times.note([(start + len(head) + at, read_s) for at, read_s in marks])
-            while written < len(buffer):
-                written += os.write(self._fd, buffer[written:])
-        except OSError as exc:
-            if not self._lost_bytes:
-                log.warning("output_lost", path=str(self._path), error=repr(exc))
-            if start is not None:
-                self._times.take_back(start + written)
-            self._reason = os.strerror(exc.errno) if exc.errno else str(exc)
-            self._retry_at_s = now_s + RETRY_AFTER_S
-        if written:
-            self._notice_rest, self._lost_bytes = head[written:], 0
-            self._mid_line = buffer[written - 1] != ord("\n")
-        self._lost_bytes += len(buffer) - max(written, len(head))
-
-    def close(self) -> None:
-        """Write a notice that is still owed, if the disk takes it now, and close."""
-        self._retry_at_s = 0.0
-        self.write(b"")
-        self._times.close()
-        self._close()
-
-    def _open(self, now_s: float) -> None:
-        if self._fd >= 0 and now_s < self._check_at_s:
-            return
-        self._check_at_s = now_s + CHECK_EVERY_S
-        self._times.close_if_removed()
-        if self._fd >= 0 and is_in_place(self._path, self._fd):
-            return
-        self._prepare()
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._close()  # only now: the new file must not get the inode number by which readers know the old one
-        self._fd = fd
-        self._mid_line = os.fstat(fd).st_size > 0
-
-    def _close(self) -> None:
-        if self._fd >= 0:
-            with contextlib.suppress(OSError):  # an error of a write behind our back; there is nothing to count it by
-                os.close(self._fd)
-            self._fd = -1
 
 
 @dataclass(slots=True)
@@ -147,7 +43,8 @@ class DiskThread:
         self._closing: dict[LogFile, Callable[[], None]] = {}
         self._stopped = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="log-disk", daemon=False)
+        context = contextvars.copy_context()  # our log says which run it is
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="log-disk", daemon=False)
         self._thread.start()
 
     def put(self, file: LogFile, data: bytes, read_s: float | None = None) -> bool:

@@ -1,37 +1,30 @@
-"""Where a run's output lies on a node, and how it gets there from the workers' pipes.
+"""How a run's output gets from the workers' pipes to its files (supervisor/logs/paths.py).
 
-    <logs>/<run>/gen-0002/rank-00011.err          bytes as written
-    <logs>/<run>/gen-0002/rank-00011.err.times    when they were read (supervisor/logs/times.py)
-    <logs>/<run>/latest -> gen-0002
-
-Every rank has a pipe for each of its streams. The event loop reads them and never touches the disk; one thread
-writes the files (supervisor/logs/disk.py). If the disk is slower than the workers, up to `QUEUE_BYTES_MAX` wait in
-memory, then the pipes fill and the workers wait, as with any pipe. A disk that hangs costs output, not training.
+Every rank has a pipe for each of its streams. The event loop reads them (supervisor/logs/pipes.py) and never touches
+the disk; one thread writes the files (supervisor/logs/disk.py). If the disk is slower than the workers, up to
+`QUEUE_BYTES_MAX` wait in memory, then the pipes fill and the workers wait, as with any pipe. A disk that hangs costs
+output, not training.
 """
 
 import asyncio
 import contextlib
-import fcntl
 import functools
-import os
-import re
-import struct
-import termios
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.logs.disk import DiskThread, LogFile, notice
+import structlog
+
+from protocol.job import LogsTable
+from supervisor.logs.disk import DiskThread
+from supervisor.logs.keeper import Keeper
 from supervisor.logs.last_lines import LastLines
+from supervisor.logs.log_file import DEFAULT_SETTINGS, LogFile, notice
+from supervisor.logs.paths import make_generation_dir, stream_path
+from supervisor.logs.pipes import READ_BYTES, Pipe, Pipes
 from supervisor.logs.times import Marker
 
-STREAMS = ("out", "err")
-
-READ_BYTES = 64 << 10
-"""The most that is read at once: what a pipe holds, unless someone has enlarged it (pipe(7))."""
-
-READS_A_WAKE_UP = 4
-"""After these it is the other pipes' turn: a rank that floods its output must not starve the loop."""
+log = structlog.get_logger()
 
 QUEUE_BYTES_MAX = 8 << 20
 """What may wait for the disk before the pipes are left to fill; they are read again below half of it."""
@@ -45,62 +38,11 @@ HUNG_AFTER_S = 5.0
 FINISH_WITHIN_S = 10.0
 """How long the end of a generation waits for the disk."""
 
-_GENERATION = re.compile(r"gen-(\d{4,})")
-_STREAM = re.compile(r"rank-(\d{5,})\.(out|err)")
+KEEPER_WITHIN_S = 2.0
+"""How long the end of the run waits for the keeper to leave off and to set its mark."""
 
 
-# --- paths -------------------------------------------------------------------------------------------------------
-
-
-def generation_dir(logs_dir: Path, generation: int) -> Path:
-    """The folder of one generation; `logs_dir` is the run's."""
-    return logs_dir / f"gen-{generation:04d}"
-
-
-def stream_path(logs_dir: Path, generation: int, rank: int, stream: str) -> Path:
-    """The file of one rank's stream, `out` or `err`."""
-    return generation_dir(logs_dir, generation) / f"rank-{rank:05d}.{stream}"
-
-
-def generations(logs_dir: Path) -> list[int]:
-    """The generations that have a folder, in order; none if the run has written nothing here yet."""
-    return sorted(int(found[1]) for name in _names(logs_dir) if (found := _GENERATION.fullmatch(name)))
-
-
-def streams(logs_dir: Path, generation: int) -> list[tuple[int, str]]:
-    """The (rank, stream) pairs that have a file: by rank, `out` before `err`."""
-    names = _names(generation_dir(logs_dir, generation))
-    pairs = [(int(found[1]), found[2]) for name in names if (found := _STREAM.fullmatch(name))]
-    return sorted(pairs, key=lambda pair: (pair[0], STREAMS.index(pair[1])))
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
-
-
-def make_generation_dir(logs_dir: Path, generation: int) -> None:
-    """Make the folder, for its owner only, and let `latest` point at it unless it points at a newer one."""
-    folder = generation_dir(logs_dir, generation)
-    logs_dir.mkdir(0o700, parents=True, exist_ok=True)
-    folder.mkdir(0o700, exist_ok=True)
-    latest = logs_dir / "latest"
-    with contextlib.suppress(OSError):  # not every file system has symbolic links; the output matters more
-        if not latest.is_symlink() or _number(os.readlink(latest)) < generation:
-            link = logs_dir / ".latest"
-            link.unlink(missing_ok=True)
-            link.symlink_to(folder.name)
-            link.replace(latest)
-
-
-def _number(name: str) -> int:
-    found = _GENERATION.fullmatch(name)
-    return int(found[1]) if found else -1
-
-
-# --- the writer --------------------------------------------------------------------------------------------------
+HUNG = "the disk hung"
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -109,22 +51,16 @@ class _Stream:
 
     generation: int
     rank: int
-    fd: int  # -1: at its end, closed
+    path: Path
     file: LogFile
     on_first_byte: Callable[[], None] | None
     on_data: Callable[[bytes], None] | None
     last_lines: LastLines
+    pipe: Pipe = field(init=False)
     marker: Marker = field(default_factory=Marker)
     skipped_bytes: int = 0  # dropped before the queue since the last notice
     mid_line: bool = False
     closed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def unread_bytes(self) -> int:
-        """What is in the pipe now (FIONREAD)."""
-        if self.fd < 0:
-            return 0
-        (count,) = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, b"\0" * 4))
-        return int(count)
 
 
 class LogWriter:
@@ -135,15 +71,27 @@ class LogWriter:
     """
 
     def __init__(
-        self, logs_dir: Path, *, hung_after_s: float = HUNG_AFTER_S, finish_within_s: float = FINISH_WITHIN_S
+        self,
+        logs_dir: Path,
+        settings: LogsTable = DEFAULT_SETTINGS,
+        umask: int = 0o077,
+        owner: str = "",
+        *,
+        hung_after_s: float = HUNG_AFTER_S,
+        finish_within_s: float = FINISH_WITHIN_S,
     ) -> None:
         self._logs_dir = logs_dir
+        self._settings = settings
+        self._umask = umask
+        self._keeper = Keeper(logs_dir, settings, owner)
         self._hung_after_s = hung_after_s
         self._finish_within_s = finish_within_s
         self._loop = asyncio.get_running_loop()
         self._disk = DiskThread(QUEUE_BYTES_MAX, lambda: self._call_in_loop(self._on_room))
+        self._pipes = Pipes()
         self._streams: list[_Stream] = []
         self._last_lines: dict[tuple[int, str], LastLines] = {}
+        self._newest = -1  # generation
         self._is_paused = False
         self._is_dropping = False
         self._hung_timer: asyncio.TimerHandle | None = None
@@ -162,14 +110,17 @@ class LogWriter:
         `on_first_byte` is called once, in the loop, when the rank has written something; `on_data` with all that
         it writes, in pieces as they are read.
         """
-        os.set_blocking(fd, False)
         path = stream_path(self._logs_dir, generation, rank, stream)
-        file = LogFile(path, functools.partial(make_generation_dir, self._logs_dir, generation))
+        prepare = functools.partial(make_generation_dir, self._logs_dir, generation, self._umask)
+        file = LogFile(path, prepare, self._settings, self._umask, self._keeper.on_rotated)
+        if generation != self._newest:
+            self._newest = generation
+            self._keeper.on_generation(generation)
         lines = self._last_lines[rank, stream] = LastLines()
         opened = _Stream(
             generation=generation,
             rank=rank,
-            fd=fd,
+            path=path,
             file=file,
             on_first_byte=on_first_byte,
             on_data=on_data,
@@ -177,8 +128,11 @@ class LogWriter:
         )
         self._streams.append(opened)
         self._put(opened, b"")
-        if not self._is_paused:
-            self._loop.add_reader(fd, self._on_readable, opened)
+        opened.pipe = self._pipes.add(fd, functools.partial(self._take, opened))
+
+    def on_failed(self, generation: int) -> None:
+        """A rank has failed by itself: its generation's output is kept longer than others'."""
+        self._keeper.on_failed(generation)
 
     def tail(self, rank: int, stream: str) -> tuple[bytes, ...]:
         """The last lines of a rank in the newest generation opened: at most 20, or as `keep_more` said, each of at
@@ -219,38 +173,28 @@ class LogWriter:
         return True
 
     def close(self) -> None:
-        """Let go of everything and end the thread. Blocks for at most `finish_within_s`; after `finish`, not at all."""
+        """Let go of everything and end the threads: the run is over here. Blocks for at most `finish_within_s` and
+        KEEPER_WITHIN_S; after `finish`, as long as the disk takes for a mark."""
         for stream in self._streams:
             self._end(stream)
         self._streams = []
         if self._hung_timer is not None:
             self._hung_timer.cancel()
         self._disk.stop(self._finish_within_s)
+        if self._disk.queued_bytes:
+            log.error("output_missing", path=str(self._logs_dir), bytes=self._disk.queued_bytes, error=HUNG)
+        self._keeper.stop(min(KEEPER_WITHIN_S, self._finish_within_s))
 
     # --- pipes ---------------------------------------------------------------------------------------------------
 
-    def _on_readable(self, stream: _Stream) -> None:
-        for _ in range(READS_A_WAKE_UP):
-            if self._read(stream, READ_BYTES) < READ_BYTES or self._is_paused:
-                return
-
     async def _drain(self, stream: _Stream) -> None:
         """Read what is in the pipe, whether the queue is full or not: a pipe holds little, and nobody may wait."""
-        left = min(stream.unread_bytes(), DRAIN_BYTES_MAX)
-        while left > 0 and (count := self._read(stream, min(left, READ_BYTES))):
+        left = min(stream.pipe.unread_bytes(), DRAIN_BYTES_MAX)
+        while left > 0 and (count := self._pipes.read(stream.pipe, min(left, READ_BYTES))):
             left -= count
             await asyncio.sleep(0)
 
-    def _read(self, stream: _Stream, bytes_max: int) -> int:
-        if stream.fd < 0:
-            return 0
-        try:
-            data = os.read(stream.fd, bytes_max)
-        except BlockingIOError:
-            return 0
-        if not data:
-            self._close_pipe(stream)
-            return 0
+    def _take(self, stream: _Stream, data: bytes) -> None:
         if stream.on_first_byte is not None:
             stream.on_first_byte()
             stream.on_first_byte = None
@@ -258,18 +202,13 @@ class LogWriter:
         if stream.on_data is not None:
             stream.on_data(data)
         self._put(stream, data)
-        return len(data)
 
     def _end(self, stream: _Stream) -> None:
-        self._close_pipe(stream)
+        self._pipes.close(stream.pipe)
+        if stream.skipped_bytes:
+            log.error("output_missing", path=str(stream.path), bytes=stream.skipped_bytes, error=HUNG)
         self._put_notice(stream)
         self._disk.close(stream.file, functools.partial(self._call_in_loop, stream.closed.set))
-
-    def _close_pipe(self, stream: _Stream) -> None:
-        if stream.fd >= 0:
-            self._loop.remove_reader(stream.fd)
-            os.close(stream.fd)
-            stream.fd = -1
 
     # --- queue ---------------------------------------------------------------------------------------------------
 
@@ -287,16 +226,14 @@ class LogWriter:
 
     def _put_notice(self, stream: _Stream) -> None:
         if stream.skipped_bytes:
-            self._disk.put(stream.file, notice(stream.skipped_bytes, "the disk hung", mid_line=stream.mid_line))
+            self._disk.put(stream.file, notice(stream.skipped_bytes, HUNG, mid_line=stream.mid_line))
             stream.skipped_bytes, stream.mid_line = 0, False
 
     def _pause(self) -> None:
         if self._is_paused or self._is_dropping:
             return
         self._is_paused = True
-        for stream in self._streams:
-            if stream.fd >= 0:
-                self._loop.remove_reader(stream.fd)
+        self._pipes.pause()
         self._watch_disk()
 
     def _watch_disk(self) -> None:
@@ -306,6 +243,7 @@ class LogWriter:
         if self._disk.handled_bytes != handled_bytes:
             self._watch_disk()  # slow, not hung
             return
+        log.warning("output_lost", path=str(self._logs_dir), bytes=0, error=HUNG)
         self._is_dropping = True
         self._resume()
 
@@ -317,9 +255,7 @@ class LogWriter:
 
     def _resume(self) -> None:
         self._is_paused = False
-        for stream in self._streams:
-            if stream.fd >= 0:
-                self._loop.add_reader(stream.fd, self._on_readable, stream)
+        self._pipes.resume()
 
     def _call_in_loop(self, callback: Callable[[], None]) -> None:
         """For the disk thread."""

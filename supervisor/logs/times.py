@@ -5,6 +5,9 @@ the bytes were read at that time (ns since 1970) or up to 10 ms later. With its 
 then it is the one before. Offsets and, unless the clock is set back, times go up. What stands before the first record,
 in a file without an index, or in one whose index is damaged, has no time; nothing else comes of it.
 
+Offsets are those of that file. Where the stream did not begin with it, the first record is a header instead: an offset
+with its highest bit set, which is the place in the stream of the file's first byte.
+
 A stream gets at most 100 records (1.6 kB) a second, and one a byte.
 
 A line's time is that of its last byte, which is when a follower saw it.
@@ -18,18 +21,42 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from supervisor.logs.paths import parts
 from supervisor.shell.clock import wall_s
 
 MARK_EVERY_S = 0.01
 
 _RECORD = struct.Struct("<QQ")
-_UNKNOWN = 1 << 63
+_UNKNOWN = _HEADER = 1 << 63
 _BLOCK_RECORDS = 4096
 
 
 def times_path(path: Path) -> Path:
-    """Where the index of a log file lies."""
-    return path.with_name(f"{path.name}.times")
+    """Where the index of a log file lies, or, where that is gzipped, of the file that it was."""
+    return path.with_name(f"{path.name.removesuffix('.gz')}.times")
+
+
+def file_start(live: Path) -> int:
+    """The place in its stream of the first byte of the file at `live`, or of the one that is to be made there.
+
+    Blocking; raises OSError where the disk does. While it is rotated, that of the file before or of the next one.
+    An index that a full disk has not taken, or that is another file's, does not say it: then it is where the newest
+    rotated file ends.
+    """
+    with Times(live) as times:
+        start = times.start
+    older = parts(live)
+    if not older or (start is not None and start > older[-1].start):
+        return start or 0
+    newest = older[-1]
+    return newest.start + (unzipped_size(newest.path) if newest.is_gz else newest.path.stat().st_size)
+
+
+def unzipped_size(path: Path) -> int:
+    """What the last bytes of a gzipped file say (RFC 1952, 2.3.1: modulo 2**32)."""
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        return int.from_bytes(os.pread(file.fileno(), 4, max(size - 4, 0)), "little")
 
 
 def is_in_place(path: Path, fd: int) -> bool:
@@ -38,6 +65,18 @@ def is_in_place(path: Path, fd: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except FileNotFoundError:
         return False
+
+
+def open_for_append(path: Path, mode: int, flags: int) -> int:
+    """A descriptor of the file at `path`, which is made if need be, with this mode whatever the process's umask is."""
+    flags |= os.O_APPEND | os.O_CREAT
+    try:
+        fd = os.open(path, flags | os.O_EXCL, mode & 0o600)
+    except FileExistsError:
+        return os.open(path, flags, 0o600)
+    with contextlib.suppress(OSError):  # a file system without modes
+        os.fchmod(fd, mode)
+    return fd
 
 
 class Marker:
@@ -61,13 +100,26 @@ class TimesFile:
     It raises nothing: what the disk does not take is told from then on as a time that is not known.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int = 0o600) -> None:
         self._path = path
+        self._mode = mode
         self._fd = -1
+        self._start = 0  # of the file in its stream
+        self._begins = False  # the index that lies there, if any, is of another file
         self._last_offset = -1  # of all records
         self._last_ns = 0
         self._noted: list[tuple[int, int]] = []  # by the last call
         self._lost_from: int | None = None  # bytes from there on have no record of their own
+
+    def begin(self, start: int, *, is_new: bool) -> None:
+        """From here on it is of a file whose first byte is that one of the stream; a new one is made after this."""
+        self.close()
+        self._start, self._begins, self._lost_from, self._noted = start, is_new, None, []
+        if is_new and start:
+            try:
+                self._open()
+            except OSError:  # the next note tries again
+                self.close()
 
     def note(self, marks: Sequence[tuple[int, float]]) -> None:
         """Append a record for each (offset, time), before the bytes themselves are written."""
@@ -79,8 +131,8 @@ class TimesFile:
             self._open()
             if self._lost_from is not None and (not records or self._lost_from < records[0][0]):
                 records.insert(0, (self._lost_from, self._last_ns | _UNKNOWN))
-            if records[0][0] <= self._last_offset:  # the file has begun again
-                os.ftruncate(self._fd, 0)
+            if records[0][0] <= self._last_offset:  # it was cut short from outside
+                self._clear()
             data = b"".join(_RECORD.pack(*record) for record in records)
             if os.write(self._fd, data) < len(data):
                 raise OSError("torn")
@@ -121,15 +173,26 @@ class TimesFile:
     def _open(self) -> None:
         if self._fd >= 0:
             return
-        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+        self._fd = open_for_append(self._path, self._mode, os.O_RDWR | os.O_NONBLOCK)
         size = os.fstat(self._fd).st_size
+        if self._begins or size == 0:
+            self._clear()
+            return
         if size % _RECORD.size:
             size -= size % _RECORD.size
             os.ftruncate(self._fd, size)
         self._last_offset, self._last_ns = -1, 0
         if size:
-            self._last_offset, ns = _RECORD.unpack(os.pread(self._fd, _RECORD.size, size - _RECORD.size))
-            self._last_ns = ns & ~_UNKNOWN
+            last, ns = _RECORD.unpack(os.pread(self._fd, _RECORD.size, size - _RECORD.size))
+            if not last & _HEADER:
+                self._last_offset, self._last_ns = last, ns & ~_UNKNOWN
+
+    def _clear(self) -> None:
+        self._last_offset, self._last_ns = -1, 0
+        os.ftruncate(self._fd, 0)
+        if self._start and os.write(self._fd, _RECORD.pack(self._start | _HEADER, 0)) < _RECORD.size:
+            raise OSError("torn")
+        self._begins = False
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -142,13 +205,20 @@ class Times:
     """
 
     def __init__(self, path: Path) -> None:
+        self.start: int | None = None  # the place of the file in its stream, where that did not begin with it
         self._fd = -1
         self._count = 0
+        self._data_from = 0
         with contextlib.suppress(OSError):
             self._fd = os.open(times_path(path), os.O_RDONLY | os.O_NONBLOCK)
             found = os.fstat(self._fd)
             if stat.S_ISREG(found.st_mode):
                 self._count = found.st_size // _RECORD.size
+        first, _ = self._record(0) if self._count else (0, 0)
+        if first & _HEADER:
+            self.start = first & ~_HEADER
+            self._data_from = _RECORD.size
+            self._count -= 1
 
     def __enter__(self) -> "Times":
         return self
@@ -205,5 +275,5 @@ class Times:
     def _records(self, number: int, count: int) -> Iterator[tuple[int, int]]:
         data = b""
         with contextlib.suppress(OSError):
-            data = os.pread(self._fd, count * _RECORD.size, number * _RECORD.size)
+            data = os.pread(self._fd, count * _RECORD.size, self._data_from + number * _RECORD.size)
         return _RECORD.iter_unpack(data[: len(data) // _RECORD.size * _RECORD.size])

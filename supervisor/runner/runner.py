@@ -46,6 +46,7 @@ from protocol.member_events import (
 from protocol.messages.member import Answer, Hello, Welcome
 from protocol.messages.runner import Record, TakeOn
 from protocol.versions import VERSIONS
+from supervisor.logs import marks
 from supervisor.logs.segments import LogWriter
 from supervisor.runner.beats import Pages
 from supervisor.runner.guard_watch import GuardWatch, Helpers
@@ -104,7 +105,7 @@ class Runner:
         self._marker_read: asyncio.Task[None] | None = None
         self._group = asyncio.TaskGroup()
         self._record = RecordFile(Path(task.run_dir) / f"{task.incarnation}.record", self._group)
-        self._logs = LogWriter(Path(task.logs_dir))
+        self._logs: LogWriter | None = None
         self._pages = Pages(Path(task.beats_dir) if task.beats_dir else None)
         hello = Hello(versions=VERSIONS, fleet=task.fleet, node=task.node, run=task.run, incarnation=task.incarnation)
         tls = client_context(Path(task.credential))
@@ -150,7 +151,8 @@ class Runner:
             log.info("runner_ended")
         finally:
             self._peers.close()
-            self._logs.close()
+            if self._logs is not None:
+                self._logs.close()
             self._pages.remove()
 
     # --- from the link, and from other runners -------------------------------------------------------------------
@@ -165,6 +167,8 @@ class Runner:
         member = Member(job.spec, boot_s(), orphan_wait_s=self._task.orphan_wait_s, linger_s=self._task.linger_s)
         self._driver = Driver(member, self._perform, Tick())
         logs_dir = Path(self._task.logs_dir)
+        owner = marks.owner(self._task.node, Path(self._task.coordinator_file).parent)
+        self._logs = LogWriter(logs_dir, job.spec.logs, job.submitter.umask, owner)
         self._workers = Workers(
             job=job,
             node=self._task.node,
@@ -233,6 +237,8 @@ class Runner:
             case LookUpOffer(not_port):
                 self._group.create_task(self._look_up_offer(not_port), name="offer")
             case Persist(renewal):
+                if any(report.exit is not None and report.exit.failed for report in renewal.ranks):
+                    self._workers.on_failed(renewal.generation)
                 await self._record.keep(Record(run=self._task.run, incarnation=self._task.incarnation, renewal=renewal))
             case Renew(renewal, by_witnesses):
                 self._link.send(renewal)

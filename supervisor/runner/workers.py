@@ -18,7 +18,8 @@ from protocol.job import Job
 from protocol.member_events import Cleared, Event, Exited, Launched, Sample, Wrote
 from protocol.messages.member import Assignment, RankExit, SpawnFailure, StallState
 from protocol.text import one_line
-from supervisor.logs.segments import LogWriter, generation_dir
+from supervisor.logs.paths import generation_dir
+from supervisor.logs.segments import LogWriter
 from supervisor.runner import devices, sight, spawn
 from supervisor.runner.beats import Pages, package_dir
 from supervisor.runner.guard_watch import Helpers
@@ -245,6 +246,10 @@ class Workers:
         """By main process the pid that these ranks beat with, as sight.processes() takes it."""
         beats = {pid: self._pages.read(main.rank) for pid, main in self._mains.items() if main.rank in ranks}
         return {pid: 0 if beat is None else beat.pid for pid, beat in beats.items()}
+
+    def on_failed(self, generation: int) -> None:
+        """A rank of this generation has failed by itself."""
+        self._logs.on_failed(generation)
 
     # --- signals -------------------------------------------------------------------------------------------------
 

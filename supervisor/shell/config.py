@@ -13,6 +13,7 @@ from protocol.addresses import PEER_PORT, JoinEntry
 from protocol.checks import choice, duration, integer, matching, schema_version, text
 from protocol.errors import About, ConfigInvalid
 from protocol.job import LABEL_MAX_CHARS, LABELS_MAX
+from protocol.sizes import size
 from protocol.tables import Found, Key, Kind, Schema, check_tables
 from protocol.timing import ASK_AGAIN_S, ASK_S, DRIFT, FRESH, GAP_S, KILL_S, ROUND_TRIP_S, Timing
 from protocol.toml_text import MAX_FILE_BYTES, read_toml
@@ -26,6 +27,11 @@ from supervisor.shell.paths import (
     socket_path_problem,
     xdg_folder,
 )
+
+MAX_DISK_BYTES, MAX_DISK_MIN_BYTES = 50 << 30, 1 << 20
+
+MIN_FREE = 0, 5.0
+"""Bytes, or percent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +54,9 @@ class Config:
     on_isolation: str  # "fence" or "keep"
     state_dir: Path
     logs_dir: Path
+    max_disk_bytes: int | None  # of the state folder and all output; None: no limit
+    min_free_bytes: int  # where the output lies; this or the next one is 0
+    min_free_percent: float
     ready_runners: int
     orphan_wait_s: float
     linger_s: float
@@ -206,6 +215,19 @@ SCHEMA = Schema(
                 "journal, runners, runs; a folder of 0700 that no other node uses",
             ),
             "logs_dir": Key(text, "path", "`logs` in the state folder", "output of the ranks"),
+            "max_disk": Key(
+                size(MAX_DISK_MIN_BYTES, checks.ROOM_MAX_BYTES, is_off_allowed=True),
+                'size or "off"',
+                '"50GiB"',
+                "how much the state folder and all output may take: beyond it, output of finished runs is removed, the "
+                "oldest first, but never that of the run that ended last, nor of one that has a runner here",
+            ),
+            "min_free": Key(
+                checks.room,
+                'size or "N%"',
+                '"5%"',
+                'how much of the disk of the output is to be free: the same is done below it; "0%": off',
+            ),
         },
         "workers": {
             "ready_runners": Key(
@@ -245,7 +267,7 @@ SCHEMA = Schema(
         "node": ("devices", "max_jobs"),
         "listen": ("http",),
         "fleet": ("discover",),
-        "state": ("max_disk", "min_free", "keep_runs", "keep_days"),
+        "state": ("keep_runs", "keep_days"),
         "workers": ("survive_restart", "kill_orphans"),
     },
 )
@@ -309,6 +331,7 @@ def _settle(
         state_dir = placed(state, "dir", usual)
         control = placed(listen, "control", default_control_path(environ, os.getuid()))
     join, lease = fleet.get("join", ()), values.get("lease", {})
+    min_free = state.get("min_free", MIN_FREE)
     return Config(
         found=found,
         node=node.get("name", host_name()),
@@ -326,6 +349,9 @@ def _settle(
         on_isolation=lease.get("on_isolation", "fence"),
         state_dir=state_dir,
         logs_dir=placed(state, "logs_dir", state_dir / "logs"),
+        max_disk_bytes=state.get("max_disk", MAX_DISK_BYTES),
+        min_free_bytes=min_free[0],
+        min_free_percent=min_free[1],
         ready_runners=workers.get("ready_runners", 1),
         orphan_wait_s=workers.get("orphan_wait", 3600.0),
         linger_s=workers.get("linger", 60.0),

@@ -14,6 +14,7 @@ from protocol.addresses import (
 )
 from protocol.checks import duration, string, text
 from protocol.job import LABEL_MAX_CHARS, LABELS_MAX
+from protocol.sizes import SIZE_FORM, size
 from protocol.tables import Kind, Spot, accepts, key_text, type_text
 
 JOIN_MAX = 16
@@ -27,6 +28,9 @@ RUNNER_PORTS_MIN = 8
 PORT_MIN, PORT_MAX = 1024, 65535
 """Ports below are for root."""
 
+ROOM_MAX_BYTES, ROOM_MAX_PERCENT = 1 << 50, 90
+
+_PERCENT = r"([0-9]{1,3}(?:\.[0-9]{1,3})?)%"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 _INTERFACE = r"[^\s/:]{1,15}"  # IFNAMSIZ, netdevice(7); the kernel's dev_valid_name()
 
@@ -100,6 +104,18 @@ def lease_time(at: Spot, value: object) -> object:
     if isinstance(time_s, float) and not LEASE_TIME_MIN_S <= time_s <= LEASE_TIME_MAX_S:
         at.wrong(Kind.RANGE, value, "is out of range", 'write "100ms" to "1h"')
     return time_s
+
+
+@accepts({"type": "string", "pattern": f"{SIZE_FORM}|^{_PERCENT}$"})
+def room(at: Spot, value: object) -> object:
+    """A size, or a share of the whole like "5%", as (bytes, percent), of which one is 0."""
+    share = re.fullmatch(_PERCENT, value) if isinstance(value, str) else None
+    if share is None:
+        return size(0, ROOM_MAX_BYTES)(at, value), 0.0
+    percent = float(share[1])
+    if percent > ROOM_MAX_PERCENT:
+        at.wrong(Kind.RANGE, value, "is out of range", f'write "0%" to "{ROOM_MAX_PERCENT}%"')
+    return 0, percent
 
 
 # --- join --------------------------------------------------------------------------------------------------------

@@ -42,7 +42,10 @@ def check_rules(values: Table, found: Found) -> None:
     _check_runners(listen, port, found)
     lease = values.get("lease", {})
     if not any(problem.key.startswith("lease.") for problem in found.problems):
+        worst: dict[str, Flaw] = {}  # of each time: what heals that heals the others
         for flaw in flaws(timing_of(lease)):
+            worst[flaw.key] = max(flaw, worst.get(flaw.key, flaw), key=lambda one: one.least_s)
+        for flaw in worst.values():
             _tell(flaw, lease, found)
 
 

@@ -75,4 +75,4 @@ def _reason(exc: OSError) -> str:
         return os.strerror(exc.errno).lower()  # asyncio's words have the address instead
     if exc.errno:
         return (exc.strerror or str(exc)).lower()
-    return str(exc) or ("" if isinstance(exc, TimeoutError) else repr(exc))
+    return str(exc) or ("" if isinstance(exc, TimeoutError) else "the connection ended while it was made")

@@ -7,8 +7,8 @@ from protocol.errors import RemoteProtocolError
 from protocol.messages import encode
 from supervisor.shell.channel import Channel
 
-FRAMES_MAX = 8
-"""So many may wait to be taken before nothing is read any more (what one read has brought comes on top)."""
+FRAMES_MAX, BYTES_MAX = 8, 128 << 10
+"""So many frames, or so much, may wait before nothing is read any more (what one read has brought comes on top)."""
 
 
 class Pull:
@@ -16,6 +16,7 @@ class Pull:
 
     def __init__(self, channel: Channel | None = None) -> None:
         self._frames: deque[bytes] = deque()
+        self._bytes = 0
         self._word = asyncio.Event()
         self._is_held = False
         self.channel = channel or Channel(lambda _channel: None, self._on_frame, self._on_closed)
@@ -39,7 +40,8 @@ class Pull:
             self._word.clear()
             await self._word.wait()
         frame = self._frames.popleft()
-        if self._is_held and len(self._frames) < FRAMES_MAX:
+        self._bytes -= len(frame)
+        if self._is_held and not self._is_full():
             self._is_held = False
             self.channel.hold(False)
         return frame
@@ -50,10 +52,14 @@ class Pull:
 
     def _on_frame(self, channel: Channel, payload: bytes) -> None:
         self._frames.append(payload)
+        self._bytes += len(payload)
         self._word.set()
-        if len(self._frames) >= FRAMES_MAX and not self._is_held:
+        if self._is_full() and not self._is_held:
             self._is_held = True
             channel.hold(True)
+
+    def _is_full(self) -> bool:
+        return len(self._frames) >= FRAMES_MAX or self._bytes >= BYTES_MAX
 
     def _on_closed(self, channel: Channel) -> None:
         self._word.set()

@@ -77,8 +77,9 @@ def test_what_supctl_knows_by_itself_needs_no_supd(supctl: Supctl, line: str, fo
         ("logs ", ["hello", "bert"]),
         ("ps b", ["bert"]),
         ("stop hello@", ["hello@1a2b3c"]),
-        ("logs hello -r ", ["all", "0", "1", "2", "3"]),
-        ("logs hello --ranks 0,", ["0,all", "0,0", "0,1", "0,2", "0,3"]),
+        ("logs hello -r ", ["all", "root", "failed", "stalled", "behind", "0", "1", "2", "3"]),
+        ("logs hello --ranks 0,f", ["0,failed"]),
+        ("logs hello --ranks 0,1", ["0,1"]),
         ("logs --gen ", ["all", "-1", "0", "1", "2"]),
         ("describe ", ["rank", "node", "hello", "bert"]),
         ("describe rank ", ["0", "1", "2", "3"]),
@@ -110,7 +111,7 @@ def test_supd_is_asked_once_and_the_variable_names_the_job(
     fake = daemon(
         lambda _request: [Statuses(runs=(a_run(generation=2), a_run(run="bert@00ff00", job="bert", ranks=1)))]
     )
-    assert words(supctl, "logs -r ") == ["all", "0"]
+    assert words(supctl, "logs -r 0") == ["0"]
     assert fake.requests == [GetStatus()]
 
 

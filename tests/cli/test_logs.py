@@ -15,15 +15,14 @@ from protocol.messages.control import (
     EventRecord,
     Incident,
     LogChunk,
-    LogPaths,
-    LogSelection,
-    Paths,
+    RankStatus,
     Statuses,
     Watch,
 )
-from tests.cli.conftest import Daemon, FakeDaemon, Supctl, a_run, one_run
+from tests.cli.conftest import Daemon, Supctl, a_run, one_run
 
 RUN = "hello@1a2b3c"
+VIEW = "showing rank 0, errors of all, events (all: -r all)"
 
 
 def chunk(
@@ -41,17 +40,12 @@ def event(text: str, generation: int = 0, kind: str = "generation.ended", wall_s
     return EventRecord(id=1, wall_s=wall_s, run=RUN, generation=generation, kind=kind, text=text)
 
 
-def selection_sent(fake: FakeDaemon) -> LogSelection | None:
-    [selection] = [request.logs for request in fake.requests if isinstance(request, Watch)]
-    return selection
-
-
 def test_on_one_node_the_prefix_is_the_rank_and_the_bar_tells_the_stream(supctl: Supctl, daemon: Daemon) -> None:
     daemon(one_run(a_run(ranks=12), chunk(b"a\n"), chunk(b"b\n", 11, "err"), event("ran 1.0 s"), End()))
     result = supctl("logs")
     assert result.code == 0
     assert result.out.splitlines() == [
-        "── generation 0 · 12 ranks ──",
+        f"── hello generation 0 · 12 ranks · {VIEW} ──",
         "0  │ a",
         "11 ┃ b",
         "sup │ ran 1.0 s",
@@ -70,7 +64,7 @@ def test_without_utf_8_everything_of_ours_is_ascii(
     monkeypatch.setenv("LANG", "en_US.ISO-8859-1")
     daemon(one_run(a_run(), chunk("é→\n".encode()), chunk(b"b\n", 1, "err"), End()))
     result = supctl("logs", encoding="iso-8859-1")
-    assert result.out.splitlines() == ["-- generation 0 - 4 ranks --", "0 | é->", "1 ! b"]
+    assert result.out.splitlines() == [f"-- hello generation 0 - 4 ranks - {VIEW} --", "0 | é->", "1 ! b"]
     assert supctl("wait", "nosuch", encoding="iso-8859-1").err.splitlines()[-1] == "-> supctl status"
 
 
@@ -122,16 +116,18 @@ def test_json_is_one_object_a_line(supctl: Supctl, daemon: Daemon) -> None:
     daemon(one_run(a_run(), chunk(b"a\nb\xff", 2, "err"), End()))
     first, second = [json.loads(line) for line in supctl("logs", "--json").out.splitlines()]
     assert first == {
-        "run": RUN,
+        "ts": None,
         "job": "hello",
-        "generation": 0,
+        "run": RUN,
+        "gen": 0,
         "node": "n1",
         "rank": 2,
+        "local_rank": None,
         "stream": "stderr",
-        "ts": None,
+        "seq": 0,
         "line": "a",
     }
-    assert second["line"] == "b�"
+    assert (second["seq"], second["line"]) == (2, "b�")
 
 
 def test_following_goes_on_over_a_restart_and_ends_with_the_outcome(supctl: Supctl, daemon: Daemon) -> None:
@@ -154,7 +150,7 @@ def test_following_goes_on_over_a_restart_and_ends_with_the_outcome(supctl: Supc
     result = supctl("logs", "-f")
     assert result.code == 0
     assert result.out.splitlines() == [
-        "── generation 0 · 4 ranks ──",
+        f"── hello generation 0 · 4 ranks · {VIEW} ──",
         "0 │ a",
         "sup │ before",
         f"sup │ incident opened: {text}",  # before we came: a line as in the past
@@ -172,97 +168,9 @@ def test_events_of_other_generations_are_left_out(supctl: Supctl, daemon: Daemon
     run = a_run(generation=2)
     daemon(one_run(run, event("old", generation=1), event("new", generation=2), End()))
     assert "old" not in supctl("logs").out
-    assert supctl("logs", "--gen", "-1").out.splitlines() == ["── generation 1 ──", "sup │ old"]
-    rules = ["── generation 1 ──", "── generation 2 · 4 ranks ──"]
+    assert supctl("logs", "--gen", "-1").out.splitlines() == [f"── hello generation 1 · {VIEW} ──", "sup │ old"]
+    rules = [f"── hello generation 1 · {VIEW} ──", "── generation 2 · 4 ranks ──"]
     assert supctl("logs", "--gen", "all").out.splitlines() == [rules[0], "sup │ old", rules[1], "sup │ new"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "selection"),
-    [
-        ([], LogSelection()),
-        (["-n", "5", "--stream", "err"], LogSelection(tail_lines=5, streams=("err",))),
-        (["--tail", "all", "--gen", "all"], LogSelection(tail_lines=None, all_generations=True)),
-        (["--gen", "0", "-r", "1-2,3"], LogSelection(generation=0, ranks=(1, 2, 3))),
-        (["-r", "all"], LogSelection(ranks=(0, 1, 2, 3))),
-        (["-r", "!0"], LogSelection(ranks=(1, 2, 3))),
-        (["-r", "0-2,!1"], LogSelection(ranks=(0, 2))),
-        (["--grep", "x"], LogSelection(all_generations=True, tail_lines=None)),
-        (["--grep", "x", "--gen", "0", "-n", "5"], LogSelection(generation=0, tail_lines=None)),
-        (["--grep", "x", "-f", "-n", "5"], LogSelection(tail_lines=5)),
-        (["--exclude", "x"], LogSelection()),
-        (["--since", "1970-01-01T00:01:40Z"], LogSelection(all_generations=True, tail_lines=None, since_wall_s=100.0)),
-        (["--until", "1970-01-01T00:01:40Z", "--gen", "0"], LogSelection(generation=0, until_wall_s=100.0)),
-    ],
-)
-def test_the_flags_choose_what_supd_sends(
-    supctl: Supctl, daemon: Daemon, flags: list[str], selection: LogSelection
-) -> None:
-    fake = daemon(one_run(a_run(is_final=True, state="succeeded"), End()))
-    assert supctl("logs", *flags).code == 0
-    assert selection_sent(fake) == selection
-
-
-@pytest.mark.parametrize(
-    ("flags", "code"),
-    [
-        (["-r", "4"], 3),
-        (["-r", "2-1"], 3),
-        (["-r", "0,,1"], 2),
-        (["-r", "local:0"], 2),
-        (["--gen", "1"], 3),
-        (["--gen", "-1"], 3),
-        (["--gen", "-2"], 2),
-        (["--gen", "x"], 2),
-        (["-n", "-1"], 2),
-        (["--json", "--no-prefix"], 2),
-        (["--since", "yesterday"], 2),
-        (["--since", "10"], 2),
-        (["--since", "2026-13-01"], 2),
-        (["--since", "25:00"], 2),
-        (["--since", "5m", "--until", "10m"], 2),
-        (["-f", "--until", "10m"], 2),
-        (["--grep", "("], 2),
-        (["--exclude", "*"], 2),
-        (["--prefix", "{when}"], 2),
-        (["--prefix", "{rank.real}"], 2),
-        (["--prefix", "{rank!r}"], 2),
-        (["--prefix", "{"], 2),
-        (["--prefix", "{}"], 2),
-        (["--prefix", "{rank:{width}}"], 2),
-        (["--prefix", "{node:d}"], 2),
-        (["--timestamps", "--no-prefix"], 2),
-    ],
-)
-def test_what_cannot_be_meant_is_one_error_with_a_next_step_and_not_an_empty_result(
-    supctl: Supctl, daemon: Daemon, flags: list[str], code: int
-) -> None:
-    daemon(one_run(a_run(), End()))
-    result = supctl("logs", *flags)
-    assert (result.code, result.out) == (code, "")
-    *_, next_step = result.err.splitlines()
-    assert result.err.count("error") == 1
-    assert "--json" in flags or next_step.startswith("→ ")
-
-
-def test_the_generation_before_the_newest_is_asked_for_by_its_number(supctl: Supctl, daemon: Daemon) -> None:
-    fake = daemon(one_run(a_run(generation=2), End()))
-    assert supctl("logs", "--gen", "-1").code == 0
-    assert selection_sent(fake) == LogSelection(generation=1)
-
-
-def test_following_chosen_ranks_waits_until_the_ranks_are_known(supctl: Supctl, daemon: Daemon) -> None:
-    waiting = a_run(state="starting", ranks=None, generation=None, has_started=False)
-    fake = daemon(one_run(waiting, Statuses(runs=(a_run(is_final=True, state="succeeded"),)), End()))
-    assert supctl("logs", "-f", "-r", "3").code == 0
-    assert [request.logs.ranks for request in fake.requests if isinstance(request, Watch) and request.logs] == [(3,)]
-
-
-def test_path_says_where_the_files_lie(supctl: Supctl, daemon: Daemon) -> None:
-    fake = daemon(one_run(a_run(), Paths(paths=("/logs/a", "/logs/b"))))
-    assert supctl("logs", "--path").out == "/logs/a\n/logs/b\n"
-    assert json.loads(supctl("logs", "--path", "--json").out)["data"] == {"run": RUN, "paths": ["/logs/a", "/logs/b"]}
-    assert isinstance(fake.requests[-1], LogPaths)
 
 
 def launched(generation: int, ranks: int = 4, nodes: int = 1) -> EventRecord:
@@ -283,7 +191,7 @@ def test_reading_the_past_each_generation_has_one_rule_and_what_the_supervisor_d
     fake = daemon(one_run(run, *first, *silent, *last, End()))
     shown = supctl("logs", "--gen", "all").out.splitlines()
     assert shown == [
-        "── generation 0 · 2 ranks ──",
+        f"── hello generation 0 · 2 ranks · {VIEW} ──",
         "sup │ rank stalled: seen",
         "0 │ a",
         "sup │ x",
@@ -295,7 +203,7 @@ def test_reading_the_past_each_generation_has_one_rule_and_what_the_supervisor_d
         "sup │ job succeeded: z",
         "── hello@1a2b3c succeeded ──",
     ]
-    assert supctl("logs", "--gen", "all", "--grep", "^a").out.splitlines() == [shown[0], shown[2]]
+    assert supctl("logs", "--gen", "all", "--grep", "^a").out.splitlines() == ["── generation 0 · 2 ranks ──", shown[2]]
     assert all(request.events for request in fake.requests if isinstance(request, Watch))
 
 
@@ -312,7 +220,7 @@ def test_following_a_generation_begins_with_its_rule(supctl: Supctl, daemon: Dae
         )
     )
     assert supctl("logs", "-f").out.splitlines()[:5] == [
-        "── generation 0 · 4 ranks ──",
+        f"── hello generation 0 · 4 ranks · {VIEW} ──",
         "0 │ a",
         "── generation 1 · 4 ranks ──",
         "sup │ generation 1: 4 ranks",
@@ -467,3 +375,41 @@ def test_that_there_are_no_lines_of_a_time_is_told(supctl: Supctl, daemon: Daemo
     daemon(one_run(a_run(), End()))
     result = supctl("logs", *flags)
     assert (result.code, result.out, result.err) == (0, "", said)
+
+
+def test_a_prefix_can_have_pids_of_the_generations_that_were_seen(supctl: Supctl, daemon: Daemon) -> None:
+    def ranks(first_pid: int) -> tuple[RankStatus, ...]:
+        return tuple(RankStatus(rank=i, node="n1", local_rank=i, pid=first_pid + i, state="running") for i in range(2))
+
+    begin, again = (a_run(generation=g, rank_list=ranks(100 * (g + 1))) for g in (0, 1))
+    told = [chunk(b"a\n"), Statuses(runs=(again,)), chunk(b"b\n", 1), chunk(b"c\n", 1, generation=1)]
+    daemon(one_run(begin, *told, chunk(b"d\n", 7, generation=1), End()))
+    result = supctl("logs", "--prefix", "{gen} {pid:>4} ", "--gen", "all")
+    assert [line for line in result.out.splitlines() if "──" not in line] == [
+        "0  100 a",
+        "0  101 b",
+        "1  201 c",
+        "1    ? d",
+    ]
+
+
+def test_a_node_has_one_colour_and_its_ranks_differ_in_brightness(supctl: Supctl, daemon: Daemon) -> None:
+    pieces = [
+        LogChunk(generation=0, node=node, rank=rank, stream="out", data=b"x\n", local_rank=rank % 4)
+        for rank, node in enumerate(["a"] * 4 + ["b"] * 4)
+    ]
+    daemon(one_run(a_run(nodes=("a", "b"), nnodes=(2, 2), ranks=8), *pieces, End()))
+    lines = supctl("logs", "--color", "always").out.splitlines()[1:]
+    styles = [line.partition("\x1b[")[2].partition("m")[0] for line in lines]
+    assert styles == ["36;1", "36", "36;2", "36;1", "32;1", "32", "32;2", "32;1"]
+
+
+@pytest.mark.parametrize("argv", [(), ("--timestamps", "--utc"), ("--prefix", "{time} {rank} ")])
+def test_lines_printed_all_at_once_look_like_lines_printed_one_by_one(
+    supctl: Supctl, daemon: Daemon, argv: tuple[str, ...]
+) -> None:
+    plain = chunk(b"a\n\tb\n\nc\n", times=((2, NOON_S), (6, NOON_S + 1)))
+    daemon(one_run(a_run(), plain, End()))
+    at_once = supctl("logs", "-r", "all", *argv).out
+    assert at_once == supctl("logs", "-r", "all", "--exclude", "nothing", *argv).out
+    assert len(at_once.splitlines()) == 5

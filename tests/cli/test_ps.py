@@ -86,7 +86,7 @@ def test_ranks_can_be_chosen(supctl: Supctl, daemon: Daemon) -> None:
     assert [row[0] for row in cells(supctl("ps", "-r", "!0-1,0").out)] == ["RANK", "0", "2", "3"]
     assert supctl("ps", "-q", "-r", "3").out == "1003\n"
     assert supctl("ps", "-r", "4").code == ExitCode.NOT_FOUND
-    result = supctl("ps", "-r", "x")
+    result = supctl("ps", "-r", "0,,1")
     assert (result.code, result.err.splitlines()[-1]) == (ExitCode.USAGE, "→ supctl ps --help")
 
 

@@ -195,7 +195,7 @@ def logs(supctl: Supctl, daemon: Daemon) -> Callable[..., list[str]]:
 
 
 def test_lines_name_the_node_and_the_rule_counts_the_nodes(logs: Callable[..., list[str]]) -> None:
-    assert logs(**TWO) == ["── generation 0 · 4 ranks · 2 nodes ──", "gpu-1:0 │ x", "gpu-2:3 │ x"]
+    assert logs("-r", "all", **TWO) == ["── generation 0 · 4 ranks · 2 nodes ──", "gpu-1:0 │ x", "gpu-2:3 │ x"]
 
 
 def test_lines_name_the_node_before_there_is_a_second_one(logs: Callable[..., list[str]]) -> None:

@@ -24,7 +24,7 @@ from protocol.messages.control import (
     Watch,
 )
 from protocol.toml_text import MAX_FILE_BYTES
-from supervisor.cli import follow, start, submission
+from supervisor.cli import follow, start, submission, watching
 from tests.cli.conftest import Daemon, Script, Step, Supctl, a_run
 
 RUN = "hello@1a2b3c"
@@ -278,7 +278,8 @@ def test_follow_shows_output_events_and_the_restart_and_ends_with_the_outcome(
     result = supctl("start", "--follow", job_file)
     assert result.code == 0
     lines = result.out.splitlines()
-    assert lines[:4] == ["── generation 0 · 4 ranks ──", "0 │ step 1", "3 ┃ Boom", "0 │ step 2"]
+    view = "showing rank 0, errors of all, events (all: supctl logs -f -r all)"
+    assert lines[:4] == [f"── hello generation 0 · 4 ranks · {view} ──", "0 │ step 1", "3 ┃ Boom", "0 │ step 2"]
     assert lines[4:9] == [
         "sup │ incident #1",
         "sup │   rank 3 on n1 (pid 4711) killed by SIGKILL, sender unknown",
@@ -297,7 +298,7 @@ def test_follow_shows_output_events_and_the_restart_and_ends_with_the_outcome(
     assert result.err.endswith("✓ spawned 4/4 ranks\n✓ started\n✓ hello@1a2b3c succeeded\n")
     [watch] = [request for request in fake.requests if isinstance(request, Watch)]
     assert watch.logs is not None
-    assert (watch.logs.all_generations, watch.logs.tail_lines, watch.logs.ranks) == (True, None, None)
+    assert (watch.logs.all_generations, watch.logs.tail_lines, watch.logs.chooser) == (True, None, None)
 
 
 def test_quiet_is_not_silent_about_a_failure(supctl: Supctl, daemon: Daemon, job_file: str) -> None:
@@ -315,11 +316,19 @@ def test_follow_ends_with_the_code_of_the_outcome(
     assert supctl("start", "--follow", job_file).code == code
 
 
-def test_follow_of_a_supd_that_ends_before_the_run_is_not_taken_for_an_outcome(
-    supctl: Supctl, daemon: Daemon, job_file: str
+def test_follow_of_a_supd_that_ends_before_the_run_goes_on_when_it_is_back(
+    supctl: Supctl, daemon: Daemon, job_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon(accepting(shown(), End()))
-    assert supctl("start", "--follow", job_file).code == 69
+    monkeypatch.setattr(watching, "RETRY_MIN_S", 0.0)
+    said = iter([[shown(), End()], [shown(state="succeeded", is_final=True), End()]])
+    first = accepting()
+    daemon(lambda request: next(said) if isinstance(request, Watch) else first(request))
+    result = supctl("start", "--follow", job_file)
+    assert result.code == 0
+    assert [line[:15] for line in result.err.splitlines() if line.startswith("…")] == [
+        "… waiting for s",
+        "… supd is back",
+    ]
 
 
 @pytest.mark.parametrize("mode", [(), ("--follow",)])
@@ -413,7 +422,7 @@ def test_a_dry_run_replaces_nothing(supctl: Supctl, daemon: Daemon, job_file: st
 def test_a_job_that_does_not_start_in_time_is_left_to_itself(
     supctl: Supctl, daemon: Daemon, job_file: str, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "TICK_S", 0.01)
+    monkeypatch.setattr(watching, "TICK_S", 0.01)
     end = threading.Event()
     daemon(accepting(shown(**STARTING), end))
     result = supctl("start", job_file, "--wait-timeout", "10ms", *mode)

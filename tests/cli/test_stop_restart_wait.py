@@ -20,7 +20,7 @@ from protocol.messages.control import (
     StopRun,
     Watch,
 )
-from supervisor.cli import follow
+from supervisor.cli import follow, watching
 from tests.cli.conftest import NO_SUCH_RUN, Daemon, Script, Step, Supctl, a_run, one_run
 from tests.cli.json_check import problems
 
@@ -215,6 +215,11 @@ def test_a_duration_needs_a_unit(supctl: Supctl, text: str) -> None:
     assert (result.code, "→ supctl wait --help" in result.err) == (2, True)
 
 
-def test_a_stream_that_ends_before_the_run_is_a_supd_that_went_away(supctl: Supctl, daemon: Daemon) -> None:
-    daemon(scripted(a_run(), [], [shown(), End()]))
-    assert supctl("wait").code == 69
+def test_a_stream_that_ends_before_the_run_is_a_supd_that_went_away_and_is_waited_for(
+    supctl: Supctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "RETRY_MIN_S", 0.0)
+    said = iter([[shown(), End()], [shown(), None], [shown(state="succeeded", is_final=True)]])
+    others = scripted(a_run(), [], [])
+    daemon(lambda request: next(said) if isinstance(request, Watch) else others(request))
+    assert supctl("wait").code == 0

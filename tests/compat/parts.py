@@ -6,6 +6,7 @@ from protocol.job import (
     HangTable,
     Job,
     JobSpec,
+    LogsTable,
     ProgressTable,
     RendezvousTable,
     RestartTable,
@@ -71,6 +72,7 @@ JOB = Job(
         ),
         hang=HangTable(action="restart", init_timeout_s=None, step_timeout_s=90.0, phases={"eval": 600.0}),
         checkpoint=CheckpointTable(marker="out/{job}/latest"),
+        logs=LogsTable(max_file_bytes=1 << 30, keep_files=9, keep_generations=7, timestamps=True),
         origins={"hang.step_timeout": "file", "name": "--name"},
     ),
     submitter=Submitter(
@@ -268,14 +270,16 @@ NODE_STATUS = c.NodeStatus(
     devices="8 NVIDIA H100 80GB HBM3",
 )
 LOGS = c.LogSelection(
-    ranks=(0, 3),
+    chooser="0,3,!gpu-03/local:2",
     streams=("err",),
     generation=2,
     all_generations=True,
     tail_lines=None,
     since_wall_s=1770000000.25,
     until_wall_s=1770000060.5,
+    may_skip=True,
 )
+LOG_PLACE = c.LogPlace(generation=3, rank=4, stream="err", offset=7)
 
 KNOWN_HOST = f.KnownHost(node="n3", identity="6c2f0e2d5b1f0e2d", address="10.0.0.3", port=29410, epoch=7, heard_s=2.5)
 

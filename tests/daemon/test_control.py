@@ -24,6 +24,7 @@ from protocol.messages.control import (
     Failure,
     GetStatus,
     Greeting,
+    LogPaths,
     LogSelection,
     Start,
     Statuses,
@@ -33,7 +34,7 @@ from protocol.messages.control import (
     decode_reply,
 )
 from supervisor.daemon import control_socket, journal, watcher
-from supervisor.logs.segments import make_generation_dir, stream_path
+from supervisor.logs.paths import generation_dir
 from tests.daemon.serving import Client, ask, config_in, drop_in, serving, talking, wait_for
 from tests.e2e.places import NOBODY, as_ordinary_user
 
@@ -170,8 +171,8 @@ async def test_output_that_cannot_be_read_is_a_failure_for_its_client_alone(shor
         reply = await ask(config.control, start("one"))
         assert isinstance(reply, Done)
         logs_dir = config.logs_dir / reply.run
-        make_generation_dir(logs_dir, 7)
-        stream_path(logs_dir, 7, 0, "out").mkdir()
+        logs_dir.mkdir(parents=True, exist_ok=True)
+        generation_dir(logs_dir, 7).symlink_to("gen-0007")
         selection = LogSelection(generation=7)
         for watch in (
             Watch(run=reply.run, follow=False, logs=selection),
@@ -181,6 +182,22 @@ async def test_output_that_cannot_be_read_is_a_failure_for_its_client_alone(shor
             assert isinstance(failure, Failure), failure
             assert failure.code == "F040"
         assert isinstance(await ask(config.control, Watch(run=reply.run, follow=False, events=True)), End)
+
+
+async def test_a_choice_of_ranks_that_is_not_understood_is_a_failure_that_says_how_to_write_it(short_dir: Path) -> None:
+    config = config_in(short_dir)
+    async with serving(config):
+        reply = await ask(config.control, start("one"))
+        assert isinstance(reply, Done)
+        selection = LogSelection(chooser="0;1")
+        for request in (
+            Watch(run=reply.run, follow=False, logs=selection),
+            Watch(run=reply.run, follow=True, logs=selection, events=True),
+            LogPaths(run=reply.run, logs=selection),
+        ):
+            failure = await ask(config.control, request)
+            assert isinstance(failure, Failure), failure
+            assert "write them like 0 or 0,3" in failure.message
 
 
 async def test_supd_ends_at_once_with_followers_attached_that_do_not_even_read(short_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""supervisor/daemon/log_merge.py: many nodes' output in one order."""
+"""supervisor/daemon/log_merge.py and log_window.py: many nodes' output in one order."""
 
 import asyncio
 from collections import defaultdict
@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from protocol.messages.control import LogChunk
+from protocol.messages.control import LogChunk, LogPlace
 from protocol.messages.fleet import LogsNow, LogsSeen
-from supervisor.daemon import log_merge
+from supervisor.daemon import log_merge, log_window
 from supervisor.daemon.log_merge import Merge, Source
-from supervisor.shell.clock import boot_s
+from supervisor.shell.clock import boot_s, wall_s
 from tests.daemon.serving import wait_for
 from tests.daemon.test_logs_service import Told
 
@@ -34,7 +35,7 @@ def chunk(generation: int, rank: int, *lines: tuple[float, bytes], offset: int =
 class Client:
     """Who is sent what is merged."""
 
-    def __init__(self, *, follow: bool, between: Told | None = None) -> None:
+    def __init__(self, *, follow: bool, between: Told | None = None, window_s: float = 0.0) -> None:
         self.shown: list[bytes] = [] if between is None else between.shown
         self.chunks: list[LogChunk] = []
         self.generation = 0
@@ -46,6 +47,7 @@ class Client:
             lambda: LogsNow(generation=self.generation, is_over=False),
             asyncio.Event(),
             follow=follow,
+            window_s=window_s,
         )
 
     async def _send(self, item: LogChunk) -> None:
@@ -307,3 +309,110 @@ async def test_a_run_of_many_nodes_is_looked_at_a_few_times_a_second_however_oft
         assert looks <= 3 * (1 + (boot_s() - before_s) / pause_s), "a round asks at most three times"
         for source in all_sources:
             source.end()
+
+
+async def test_what_a_chunk_says_of_lines_before_it_is_said_once_and_where_a_stream_begins_as_well() -> None:
+    client = Client(follow=False)
+    a, b = client.merge.add("a"), client.merge.add("b")
+    async with merging(client):
+        begin = chunk(0, 0, offset=100)
+        lines = replace(chunk(0, 0, (1.0, b"1\n"), (3.0, b"3\n"), offset=100), skipped_lines=7, removed_bytes=9)
+        await fill(a, begin, lines)
+        a.end()
+        await fill(b, chunk(0, 1, (2.0, b"2\n")))
+        b.end()
+    assert [(one.data, one.offset, one.skipped_lines, one.removed_bytes) for one in client.chunks] == [
+        (b"", 100, 0, 0),
+        (b"1\n", 100, 7, 9),
+        (b"2\n", 0, 0, 0),
+        (b"3\n", 102, 0, 0),
+    ]
+
+
+async def test_a_source_goes_on_where_another_one_was() -> None:
+    client = Client(follow=True)
+    a = client.merge.add("a")
+    known = tuple(LogPlace(generation=g, rank=0, stream="out", offset=10) for g in (0, 1))
+    a.resume(known)
+    assert a.known() == known
+    async with merging(client):
+        await fill(a, chunk(1, 0, (1.0, b"1\n"), offset=10), seen(1, 1))
+        await client.saw(b"1")
+        assert [(place.generation, place.offset) for place in a.known()] == [(1, 12)]
+        a.end()
+
+
+async def test_in_a_merge_window_lines_and_events_come_in_the_order_of_time_whoever_is_late() -> None:
+    now_s = wall_s()
+    told = Told([], (0, now_s + 0.25, b"<event "))
+    client = Client(follow=True, between=told, window_s=1.0)
+    a, b = client.merge.add("a"), client.merge.add("b", clock_off_s=100.0)
+    async with merging(client):
+        await fill(a, seen(0, 1), chunk(0, 0, (now_s + 0.2, b"2\n"), (now_s + 0.4, b"4\n")), seen(0, 1))
+        await fill(a, chunk(0, 1, (now_s + 0.3, b"3\n")))
+        await fill(b, seen(0, 1), chunk(0, 2, (now_s + 100.1, b"1\n")), seen(0, 1))
+        await client.saw(b"4")
+        assert client.text == b"1 2 <event 3 4"
+        assert wall_s() >= now_s + 1.0
+        await fill(a, chunk(0, 0, (now_s + 0.1, b"late\n"), (wall_s() + 50, b"ahead\n")))
+        await client.saw(b"late")
+        a.end()
+        b.end()
+    assert client.text == b"1 2 <event 3 4 late ahead", "the end of all ends the waiting"
+
+
+async def test_the_next_generation_is_behind_this_one_in_a_merge_window_too() -> None:
+    client = Client(follow=True, window_s=0.2)
+    a, b = client.merge.add("a"), client.merge.add("b")
+    async with merging(client):
+        await fill(a, seen(0, 1), chunk(1, 0, (wall_s() - 5.0, b"next\n")), seen(1, 2))
+        await fill(b, seen(0, 1), chunk(0, 1, (wall_s(), b"last\n")), seen(1, 2))
+        await client.saw(b"last next")
+        a.end()
+        b.end()
+
+
+async def test_other_nodes_lines_wait_for_the_end_of_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_window, "BLOCK_HOLD_S", 1000.0)
+    client = Client(follow=True)
+    a, b = client.merge.add("a"), client.merge.add("b")
+    async with merging(client):
+        await fill(a, seen(0, 1))
+        await fill(b, seen(0, 1))
+        begin_s = wall_s()
+        await fill(a, chunk(0, 0, (begin_s, b"Traceback (most recent call last):\n")))
+        await client.saw(b"Traceback")
+        await fill(b, chunk(0, 1, (begin_s + 0.001, b"other\n")))
+        await fill(a, chunk(0, 0, (begin_s + 0.01, b"  line\n")))
+        await client.saw(b"line")
+        await fill(a, chunk(0, 0, (begin_s + 0.02, b"Error\n")))
+        await client.saw(b"other")
+        a.end()
+        b.end()
+    assert client.text == b"Traceback (most recent call last):   line Error other"
+
+
+async def test_they_wait_for_a_moment_only_and_not_again_at_once() -> None:
+    client = Client(follow=True)
+    a, b = client.merge.add("a"), client.merge.add("b")
+    async with merging(client):
+        await fill(a, seen(0, 1))
+        await fill(b, seen(0, 1))
+        await fill(a, chunk(0, 0, (wall_s(), b" indented\n")))
+        await client.saw(b"indented")
+        await fill(b, chunk(0, 1, (wall_s(), b"other\n")))
+        await client.saw(b"other")
+        a.end()
+        b.end()
+
+
+def test_a_window_that_holds_too_much_lets_go_of_the_oldest_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_window, "WINDOW_BYTES_MAX", 5)
+    window = log_window.Window(1000.0)
+    for number in (3, 1, 2):
+        window.put(chunk(0, number, (1.0, b"%d\n" % number)), wall_s() + number)
+    assert [one.rank for one, _ in window.due(is_over=False)] == [1]
+    assert 900 < window.due_in_s() < 1100
+    assert [one.rank for one, _ in window.due(is_over=True)] == [2, 3]
+    assert window.until_s() is not None
+    assert log_window.Window(0.0).until_s() is None

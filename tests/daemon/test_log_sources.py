@@ -14,7 +14,7 @@ from protocol.errors import Refused
 from protocol.fleet_events import NodeRecord
 from protocol.job import Job, JobSpec, RunTable, Submitter
 from protocol.messages import encode
-from protocol.messages.control import LogChunk, LogSelection, NodeStatus
+from protocol.messages.control import LogChunk, LogPlace, LogSelection, NodeStatus
 from protocol.messages.fleet import FetchLogs, FetchRank, JoinRefused, LogsEnd, LogsNow, decode_from_peer
 from protocol.messages.member import Assignment
 from supervisor.daemon import log_sources
@@ -156,11 +156,22 @@ def a_run(generation: int = 0) -> Run:
 class Reader:
     """A client of the run's output, at node `a`."""
 
-    def __init__(self, folder: Path, peer: Peer, selection: LogSelection, *, follow: bool, generation: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        peer: Peer,
+        selection: LogSelection,
+        *,
+        follow: bool,
+        generation: int = 0,
+        known: tuple[LogPlace, ...] = (),
+        is_settled: bool = False,
+    ) -> None:
         self.logs_dir = folder / "a" / RUN
         self.shown: list[bytes] = []
         self.is_over = False
         self._run = a_run(generation)
+        self._run.is_settled = is_settled
         self._follow = follow
         self._merge = Merge(Told(self.shown), self._send, self._now, asyncio.Event(), follow=follow)
         self._sources = Sources(
@@ -171,6 +182,7 @@ class Reader:
             fetcher=peer.fetcher(),
             node="a",
             logs_dir=self.logs_dir,
+            known=known,
         )
 
     def _now(self) -> LogsNow:
@@ -197,7 +209,7 @@ class Reader:
         await wait_for(f"{text!r} in what was shown", lambda: text in self.text)
 
 
-EVERYTHING = LogSelection(ranks=(0, 1), all_generations=True, tail_lines=None)
+EVERYTHING = LogSelection(chooser="0,1", all_generations=True, tail_lines=None)
 
 
 async def test_the_past_of_two_nodes_is_one_story(tmp_path: Path) -> None:
@@ -215,11 +227,11 @@ async def test_the_past_of_two_nodes_is_one_story(tmp_path: Path) -> None:
 async def test_only_a_node_that_can_have_selected_output_is_asked(tmp_path: Path) -> None:
     peer = Peer(tmp_path)
     async with peer.there():
-        for selection in (LogSelection(ranks=(0,)), LogSelection(streams=("out",))):
+        for selection in (LogSelection(chooser="0"), LogSelection(streams=("out",))):
             await Reader(tmp_path, peer, selection, follow=False).run()
         assert peer.asked == []
         await Reader(tmp_path, peer, LogSelection(), follow=False).run()
-        await Reader(tmp_path, peer, LogSelection(ranks=(0,), generation=0), follow=False, generation=1).run()
+        await Reader(tmp_path, peer, LogSelection(chooser="0", generation=0), follow=False, generation=1).run()
     assert [request.first for request in peer.asked] == [0, 1]
 
 
@@ -238,7 +250,7 @@ async def test_a_follower_of_a_node_that_comes_back_sees_each_line_once(
 ) -> None:
     monkeypatch.setattr(log_sources, "RETRY_S", 0.05)
     peer = Peer(tmp_path)
-    reader = Reader(tmp_path, peer, LogSelection(ranks=(0, 1), tail_lines=1), follow=True)
+    reader = Reader(tmp_path, peer, LogSelection(chooser="0,1", tail_lines=1), follow=True)
     write(reader.logs_dir, 0, 0, "out", b"here\n")
     write(peer.logs_dir, 0, 1, "out", b"long ago\nbefore\n")
     async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
@@ -261,7 +273,24 @@ async def test_a_follower_of_a_node_that_comes_back_sees_each_line_once(
     words = ("long ago", "before", "unfin", "ished", "meanwhile", "a new file", "still here", "and now")
     assert [reader.text.count(word) for word in words] == [0, 1, 1, 1, 1, 1, 1, 1]
     assert reader.text.count("b does not answer") == 1
+    assert reader.text.count("b answers again") == 1
     assert reader.text.count("here") == 3
+
+
+async def test_a_client_that_comes_back_is_sent_the_rest_of_all_nodes(tmp_path: Path) -> None:
+    peer = Peer(tmp_path)
+    known = (
+        LogPlace(generation=0, rank=0, stream="out", offset=5),
+        LogPlace(generation=0, rank=1, stream="out", offset=6),
+    )
+    selection = LogSelection(chooser="all", tail_lines=1)
+    reader = Reader(tmp_path, peer, selection, follow=False, generation=1, known=known)
+    write(reader.logs_dir, 0, 0, "out", b"here\nrest\n")
+    write(peer.logs_dir, 0, 1, "out", b"there\nrest\n")
+    write(peer.logs_dir, 1, 1, "out", b"next\nand\n")
+    async with peer.there():
+        await reader.run()
+    assert reader.text == "rest rest next and"
 
 
 async def test_the_end_of_the_run_ends_the_waiting_for_a_node_that_is_away(
@@ -307,7 +336,7 @@ async def test_a_node_that_is_slow_to_answer_is_named_while_it_is_waited_for(
 async def test_times_that_are_asked_for_are_those_of_the_coordinators_clock(tmp_path: Path) -> None:
     peer = Peer(tmp_path)
     peer.clock_off_s = 100.0
-    selection = LogSelection(ranks=(0, 1), tail_lines=None, since_wall_s=1000.0, until_wall_s=1200.0)
+    selection = LogSelection(chooser="0,1", tail_lines=None, since_wall_s=1000.0, until_wall_s=1200.0)
     reader = Reader(tmp_path, peer, selection, follow=False)
     for logs_dir, rank, off_s in ((reader.logs_dir, 0, 0.0), (peer.logs_dir, 1, 100.0)):
         lines = (
@@ -322,14 +351,59 @@ async def test_times_that_are_asked_for_are_those_of_the_coordinators_clock(tmp_
     assert reader.text == "0 1 0 1"
 
 
-async def test_output_that_cannot_be_read_there_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("follow", [False, True])
+async def test_output_that_cannot_be_read_is_told_once_and_the_others_go_on(tmp_path: Path, follow: bool) -> None:
     peer = Peer(tmp_path)
-    write(peer.logs_dir, 0, 0, "out", b"")
-    (peer.logs_dir / "gen-0000" / "rank-00001.out").mkdir()
+    reader = Reader(tmp_path, peer, EVERYTHING, follow=follow)
+    for logs_dir, rank in ((reader.logs_dir, 0), (peer.logs_dir, 1)):
+        write(logs_dir, 0, rank, "err", b"%d goes on\n" % rank)
+        (logs_dir / "gen-0000" / f"rank-0000{rank}.out").mkdir()
+    async with peer.there(), asyncio.TaskGroup() as group:
+        group.create_task(reader.run())
+        for rank in (0, 1):
+            await reader.saw(f"{rank} goes on")
+        if follow:
+            write(peer.logs_dir, 0, 1, "err", b"for long\n")
+            await reader.saw("for long")
+        reader.is_over = True
+    for rank, node in enumerate("ab"):
+        told = f"the output of rank {rank} (stdout, generation 0) on {node} is missing here, it cannot be read: "
+        assert reader.text.count(told) == 1
+
+
+async def test_all_output_that_cannot_be_read_there_is_told(tmp_path: Path) -> None:
+    peer = Peer(tmp_path)
     reader = Reader(tmp_path, peer, EVERYTHING, follow=False)
+    write(reader.logs_dir, 0, 0, "out", b"")
+    peer.logs_dir.mkdir(parents=True)
+    (peer.logs_dir / "gen-0000").symlink_to("gen-0000")
     async with peer.there():
         await reader.run()
     assert reader.text.startswith("the output on b is missing here: the output cannot be read: ")
+
+
+async def test_generations_that_no_node_keeps_any_more_are_told_once(tmp_path: Path) -> None:
+    peer = Peer(tmp_path)
+    reader = Reader(tmp_path, peer, EVERYTHING, follow=False, generation=25)
+    for logs_dir, rank in ((reader.logs_dir, 0), (peer.logs_dir, 1)):
+        for generation in (0, *range(7, 26)):
+            write(logs_dir, generation, rank, "out", b"kept\n")
+    async with peer.there():
+        await reader.run()
+    text = "the output of generations 1-6 is not kept any more ([logs] keep_generations)"
+    assert (reader.text.count(text), reader.text.count("kept")) == (1, 2 * 20 + 1)
+
+
+async def test_output_that_made_room_with_its_run_is_told(tmp_path: Path) -> None:
+    peer = Peer(tmp_path)
+    reader = Reader(tmp_path, peer, EVERYTHING, follow=False)
+    write(reader.logs_dir, 0, 0, "out", b"here\n")
+    async with peer.there():
+        await reader.run()
+        assert reader.text == "here", "a run that goes on may have written nothing yet"
+        reader = Reader(tmp_path, peer, EVERYTHING, follow=False, is_settled=True)
+        await reader.run()
+    assert "the output of this run on b is not kept any more ([state] max_disk, min_free)" in reader.text
 
 
 async def test_a_reader_of_another_fleet_is_refused(tmp_path: Path) -> None:

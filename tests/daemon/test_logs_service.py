@@ -1,6 +1,7 @@
 """supervisor/daemon/logs_service.py: real files, a client that collects."""
 
 import asyncio
+import functools
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,18 +14,18 @@ from hypothesis import strategies as st
 
 from protocol.messages.control import LogChunk, LogSelection
 from protocol.messages.fleet import LogsNow
-from supervisor.daemon import logs_service
+from supervisor.daemon import log_choice, log_sources, logs_service
 from supervisor.daemon.log_merge import Merge
 from supervisor.logs.blocks import CHUNK_BYTES, cut_lines
-from supervisor.logs.disk import LogFile
-from supervisor.logs.segments import generations, make_generation_dir, stream_path
+from supervisor.logs.log_file import LogFile
+from supervisor.logs.paths import generations, make_generation_dir, stream_path
 from supervisor.logs.times import times_path
 from supervisor.shell.clock import boot_s
 from tests.daemon.serving import wait_for
 
 FLOOD = b"long\n" * 20_000  # more than a chunk
 
-EVERYTHING = LogSelection(ranks=(0, 1, 2), all_generations=True, tail_lines=None)
+EVERYTHING = LogSelection(chooser="0-2", all_generations=True, tail_lines=None)
 
 
 def write(logs_dir: Path, generation: int, rank: int, name: str, data: bytes) -> None:
@@ -83,7 +84,7 @@ async def merge_one(
     first = 0 if selection.all_generations else max([*generations(logs_dir), 0])
     async with asyncio.TaskGroup() as tasks:
         merge = Merge(between, send, now, asyncio.Event(), follow=follow)
-        source = merge.add("gpu-01")
+        source, bell = merge.add("gpu-01"), asyncio.Event()
 
         async def fill() -> None:
             await logs_service.stream(
@@ -92,13 +93,15 @@ async def merge_one(
                 first=first,
                 follow=follow,
                 now=lambda: merge.now,
+                bell=bell,
                 node="gpu-01",
-                send=source.put,
+                send=functools.partial(log_sources.hand_in, source),
+                **options,
             )
             source.end()
 
         tasks.create_task(fill())
-        await merge.run(lambda _now: None)
+        await merge.run(lambda _now: bell.set())
 
 
 async def read_past(
@@ -131,6 +134,9 @@ class Follower:
         self._shown = [] if shown is None else shown
         self.generation: int | None = None
         self.has_ended = False
+        self.begins: list[tuple[int, int, str, int]] = []  # of streams of which not all is sent
+        self.chunks: list[LogChunk] = []  # all others
+        self.is_full = asyncio.Event()  # there is something that the client does not take
         self._chunks: asyncio.Queue[LogChunk] = asyncio.Queue()
         self._may_take = asyncio.Event()
         self._may_take.set()
@@ -154,9 +160,22 @@ class Follower:
         await self._between.tell(99)
         self.has_ended = True
 
+    @property
+    def sent_bytes(self) -> int:
+        return sum(len(chunk.data) for chunk in self.chunks)
+
+    @property
+    def last(self) -> bytes:
+        return self.chunks[-1].data if self.chunks else b""
+
     async def _send(self, chunk: LogChunk) -> None:
+        if not self._may_take.is_set():
+            self.is_full.set()
         await self._may_take.wait()
+        if not chunk.data:
+            return self.begins.append((chunk.generation, chunk.rank, chunk.stream, chunk.offset))
         self._shown.append(chunk.data)
+        self.chunks.append(chunk)
         self._chunks.put_nowait(chunk)
 
     async def next(self) -> tuple[int, int, str, bytes]:
@@ -180,15 +199,17 @@ async def following(logs_dir: Path, selection: LogSelection, timeout_s: float = 
 # --- the past ----------------------------------------------------------------------------------------------------
 
 
-async def test_without_a_choice_rank_0_and_the_stderr_of_all_are_shown(tmp_path: Path) -> None:
+async def test_without_a_choice_rank_0_and_the_errors_of_all_are_shown(tmp_path: Path) -> None:
     for rank in (1, 0):
         for name in ("err", "out"):
-            write(tmp_path, 0, rank, name, b"hello\n")
+            write(tmp_path, 0, rank, name, b"hello\nERROR bad\n")
     chunks = await read_past(tmp_path, LogSelection())
-    assert told(chunks) == [(0, 0, "out", b"hello\n"), (0, 0, "err", b"hello\n"), (0, 1, "err", b"hello\n")]
+    both = b"hello\nERROR bad\n"
+    assert told(chunks) == [(0, 0, "out", both), (0, 0, "err", both), (0, 1, "err", b"ERROR bad\n")]
     assert {chunk.node for chunk in chunks} == {"gpu-01"}
-    assert told(await read_past(tmp_path, LogSelection(streams=("out",)))) == [(0, 0, "out", b"hello\n")]
-    assert told(await read_past(tmp_path, LogSelection(ranks=(1,), streams=("out",)))) == [(0, 1, "out", b"hello\n")]
+    assert [chunk.offset for chunk in chunks] == [0, 0, 6]
+    assert told(await read_past(tmp_path, LogSelection(streams=("out",)))) == [(0, 0, "out", both)]
+    assert told(await read_past(tmp_path, LogSelection(chooser="1", streams=("out",)))) == [(0, 1, "out", both)]
 
 
 async def test_without_times_the_past_comes_by_generation_then_rank_then_stream(tmp_path: Path) -> None:
@@ -215,7 +236,7 @@ async def test_generations_are_chosen_by_number_the_newest_or_all(tmp_path: Path
 async def test_the_last_lines_are_counted_for_each_rank_and_stream(tmp_path: Path) -> None:
     for rank in (0, 1):
         write(tmp_path, 0, rank, "err", b"".join(b"line %d\n" % number for number in range(rank + 3)) + b"and")
-    assert told(await read_past(tmp_path, LogSelection(tail_lines=2))) == [
+    assert told(await read_past(tmp_path, LogSelection(chooser="all", tail_lines=2))) == [
         (0, 0, "err", b"line 2\nand"),
         (0, 1, "err", b"line 3\nand"),
     ]
@@ -306,7 +327,7 @@ async def test_an_index_cut_or_spoilt_anywhere_never_loses_or_reorders_a_line(
 
 async def test_a_follower_from_a_time_on_sees_all_that_comes(tmp_path: Path) -> None:
     write_at(tmp_path, 0, 0, "out", (10.0, b"old\n"), (20.0, b"seen\n"))
-    async with following(tmp_path, LogSelection(since_wall_s=20.0, tail_lines=None)) as follower:
+    async with following(tmp_path, LogSelection(chooser="all", since_wall_s=20.0, tail_lines=None)) as follower:
         assert await follower.next() == (0, 0, "out", b"seen\n")
         write_at(tmp_path, 0, 1, "err", (5.0, b"new, though its clock is wrong\n"))
         assert await follower.next() == (0, 1, "err", b"new, though its clock is wrong\n")
@@ -325,7 +346,7 @@ async def test_a_mebibyte_without_newline_comes_in_pieces_and_bytes_stay_bytes(t
 def test_paths_are_those_of_the_files_that_are_there(tmp_path: Path) -> None:
     for generation, rank, name in ((0, 0, "out"), (1, 0, "out"), (1, 1, "out"), (1, 1, "err")):
         write(tmp_path, generation, rank, name, b"")
-    assert logs_service.paths(tmp_path, LogSelection()) == (
+    assert log_choice.paths(tmp_path, LogSelection(), "gpu-01") == (
         str(tmp_path / "gen-0001" / "rank-00000.out"),
         str(tmp_path / "gen-0001" / "rank-00001.err"),
     )
@@ -351,8 +372,9 @@ def test_chunks_are_whole_lines_unless_a_line_is_longer_than_a_chunk(lengths: li
 async def test_a_follower_sees_the_last_lines_and_then_what_comes_in_new_files_and_generations(tmp_path: Path) -> None:
     write(tmp_path, 0, 0, "out", b"long ago\n")
     write(tmp_path, 1, 0, "out", b"old\nnew\n")
-    async with following(tmp_path, LogSelection(tail_lines=1)) as follower:
+    async with following(tmp_path, LogSelection(chooser="all", tail_lines=1)) as follower:
         assert await follower.next() == (1, 0, "out", b"new\n")
+        assert follower.begins == [(1, 0, "out", 4)], "a follower that comes back has to know where it began"
         write(tmp_path, 1, 0, "out", b"newer\n")
         assert await follower.next() == (1, 0, "out", b"newer\n")
         write(tmp_path, 1, 5, "err", b"a rank\nthat was silent\n")

@@ -132,7 +132,7 @@ async def test_files_and_the_facts_of_a_rank_come_from_the_node_that_has_them(sh
         done = await ask(b.control, on_two_nodes(start("1")))
         assert isinstance(done, Done), done
         await until_started(a.control, done.run)
-        everything = LogSelection(ranks=(0, 1))
+        everything = LogSelection(chooser="0,1")
         for rank, config in ((0, a), (1, b)):
             paths = await ask(config.control, LogPaths(run="job", logs=everything))
             assert isinstance(paths, Paths)
@@ -150,14 +150,14 @@ async def test_output_of_all_nodes_comes_whichever_node_is_asked(short_dir: Path
         done = await ask(b.control, on_two_nodes(start("1"), "echo $RANK $SUPD_GENERATION; exec sleep 3600"))
         assert isinstance(done, Done), done
         await until_started(a.control, done.run)
-        follow = Watch(run="job", follow=True, logs=LogSelection(ranks=(0, 1)))
+        follow = Watch(run="job", follow=True, logs=LogSelection(chooser="0,1"))
         async with asyncio.TaskGroup() as tasks:
             followers = [tasks.create_task(heard(config.control, follow)) for config in (a, b)]
             await ask(b.control, RestartRun(run="job", reason=""))
             await wait_for("both ranks to have written", lambda: _files(a.logs_dir, b.logs_dir, "gen-0001") == 2)
             await ask(b.control, StopRun(run="job", now=True))
         past = await heard(
-            b.control, Watch(run="job", follow=False, logs=LogSelection(all_generations=True, ranks=(1,)))
+            b.control, Watch(run="job", follow=False, logs=LogSelection(all_generations=True, chooser="1"))
         )
         expected = [(g, node, f"{rank} {g}\n") for g in (0, 1) for rank, node in enumerate("ab")]
         for follower in followers:
@@ -228,7 +228,7 @@ class FakeHost:
 
     def relay(self) -> Relay:
         dialer = Dialer(client_context(self._credential), lambda _to: None)
-        return Relay(lambda: self.place, dialer, "default", "b")
+        return Relay(lambda: self.place, dialer, "default", "b", Path("/state/logs"))
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["FakeHost"]:
@@ -256,6 +256,22 @@ async def test_a_host_that_is_away_is_named_with_its_address_and_why(tmp_path: P
         await host.relay().pass_on("mia", GetStatus())
     assert (away.value.code, away.value.exit_code) == ("F110", 69)
     assert "runs go on" in away.value.hint
+    assert "/state/logs" not in away.value.hint
+    with pytest.raises(HostAway) as away:
+        await host.relay().resolve("mia", "train")
+    assert away.value.hint.endswith("what ranks of this node write lies in /state/logs")
+
+
+async def test_a_host_that_hangs_up_at_once_is_told_in_words(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path)
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        host.place = server.sockets[0].getsockname()[:2]
+        with pytest.raises(HostAway, match=r"does not answer: [a-z ]+$"):
+            await host.relay().pass_on("mia", GetStatus())
 
 
 async def test_a_host_that_goes_away_in_the_middle_is_told(tmp_path: Path) -> None:

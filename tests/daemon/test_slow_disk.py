@@ -13,7 +13,7 @@ from protocol.errors import Refused
 from protocol.messages.control import Failure, LogSelection, Watch
 from supervisor.daemon import slow_disk
 from supervisor.daemon.slow_disk import THREADS_MAX
-from supervisor.logs.segments import make_generation_dir, stream_path
+from supervisor.logs.paths import make_generation_dir, stream_path
 from tests.daemon.serving import ask, config_in, serving
 from tests.daemon.test_jobs import ended, started
 from tests.daemon.test_runners import below, guards

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.logs.segments import stream_path
+from supervisor.logs.paths import stream_path
 from tests.e2e.supd import Supd
 
 

@@ -69,7 +69,8 @@ class Supd:
         self.state = folder / "state"
         self.config = folder / "supd.toml"
         self.config.write_text(
-            f'[listen]\ncontrol = "{self.control}"\npeer = "127.0.0.1:0"\n[state]\ndir = "{self.state}"\n'
+            f'[listen]\ncontrol = "{self.control}"\npeer = "127.0.0.1:0"\n'
+            f'[state]\ndir = "{self.state}"\nmin_free = "0%"\n'
             f'[log]\nlevel = "debug"\n{config}'
         )
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SUPD_"))}

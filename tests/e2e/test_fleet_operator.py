@@ -1,27 +1,13 @@
 """A fleet of three as its operator meets it: nodes that come late, are left out or left over; what each node tells."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.supd import wait_for
-from tests.e2e.threes import AT_ONCE, Copies, lent, shared_fleet, survivors
-
-
-@pytest.fixture(scope="module")
-def whole() -> Iterator[Fleet]:
-    with shared_fleet() as fleet:
-        yield fleet
-
-
-@pytest.fixture
-def fleet(whole: Fleet) -> Iterator[Fleet]:
-    """Three nodes, of which a hosts."""
-    with lent(whole):
-        yield whole
+from tests.e2e.supd import TIMEOUT_S, wait_for
+from tests.e2e.threes import AT_ONCE, Copies, survivors
 
 
 def waits_for(fleet: Fleet, run: str, *words: str) -> Any:
@@ -76,6 +62,26 @@ def test_a_node_that_comes_late_is_waited_for_by_name_and_the_run_begins_once_it
     assert (status["generation"], status["ranks_running"]) == (None, 0)
     fleet["c"].launch()
     assert fleet.wait_generation(run, 0)["nodes"] == ["a", "b", "c"]
+
+
+def test_a_follower_of_a_run_that_waits_for_its_nodes_says_so_and_shows_it_once_it_begins(fleet: Fleet) -> None:
+    fleet["c"].kill()
+    wait_for("c to be away", lambda: node_of(fleet, "c")["state"] == "unreachable")
+    run = fleet["b"].start_job(fleet.job("awaited", "sleeper.py"))
+    waits_for(fleet, run, "c (unreachable)", "2 of 3 nodes")
+    with fleet["b"].popen("logs", "-f", "awaited") as following:
+        assert following.stderr is not None
+        try:
+            assert "waiting for" in following.stderr.readline()
+            fleet["c"].launch()
+            fleet.wait_generation(run, 0)
+            fleet.host.supctl("stop", run)
+            out, _ = following.communicate(timeout=TIMEOUT_S)
+        finally:
+            following.kill()
+    assert following.returncode == 0
+    assert "── awaited generation 0 · 3 ranks" in out
+    assert out.splitlines()[-1].startswith(f"── {run} stopped")
 
 
 def test_a_node_that_comes_while_a_run_grows_without_it_disturbs_nobody_until_the_next_restart(fleet: Fleet) -> None:

@@ -1,6 +1,7 @@
 """supctl from any node of a real fleet: what is shown of nodes and of their output, while nodes come and go."""
 
 import json
+import os
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
@@ -60,23 +61,32 @@ def test_a_follower_sees_each_line_of_every_node_once_though_a_supd_is_killed_an
     assert sorted(past) == sorted([*lines(0), *lines(1)])
 
 
-def test_where_the_host_is_away_that_is_said_at_once_and_runs_go_on(fleet: Fleet) -> None:
-    run = fleet.host.start_job(fleet.job("sleep", "sleeper.py"))
+def test_where_the_host_is_away_that_is_said_at_once_and_runs_and_followers_go_on(fleet: Fleet, tmp_path: Path) -> None:
+    run = fleet.host.start_job(fleet.job("count", "counter.py", str(tmp_path)))
     fleet.wait_generation(run, 0)
     before = fleet.ranks(run)
-    with left_running(fleet["b"], "logs", "-f", run) as follower:
-        wait_for("it to follow", lambda: "rank 0 of" in (follower.stdout.readline() if follower.stdout else ""))
+    with left_running(fleet["b"], "logs", "-f", "-r", "1", "-n", "all", "--no-prefix", run) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        first = os.read(follower.stdout.fileno(), 1 << 16).decode()
         fleet.host.kill()
-        _, err = follower.communicate(timeout=60)
-    assert (follower.returncode, "error[F110]: the coordinator of this fleet at" in err) == (69, True), err
-    refused = fleet["b"].supctl("status", check=False)
-    assert (refused.returncode, "runs go on" in refused.stderr) == (69, True)
-    assert f"{fleet.addresses['a']}:{fleet.port}" in refused.stderr
-    fleet.host.start()
-    fleet.wait_joined("a", "b")
-    # A host that has begun anew knows a pid when the rank's runner has said it.
-    wait_for("the same ranks", lambda: [rank["pid"] for rank in fleet.ranks(run)] == [rank["pid"] for rank in before])
-    assert fleet.wait_generation(run, 0)["restarts_used"] == 0
+        told = os.read(follower.stderr.fileno(), 1 << 16).decode()
+        assert "waiting for supd to be back: the coordinator of this fleet at" in told
+        refused = fleet["b"].supctl("status", check=False)
+        assert (refused.returncode, "runs go on" in refused.stderr) == (69, True)
+        assert f"{fleet.addresses['a']}:{fleet.port}" in refused.stderr
+        fleet.host.start()
+        fleet.wait_joined("a", "b")
+        assert os.read(follower.stderr.fileno(), 1 << 16).decode() == "… supd is back\n"
+        # A host that has begun anew knows a pid when the rank's runner has said it.
+        wait_for(
+            "the same ranks", lambda: [rank["pid"] for rank in fleet.ranks(run)] == [rank["pid"] for rank in before]
+        )
+        assert fleet.wait_generation(run, 0)["restarts_used"] == 0
+        (tmp_path / "enough").touch()
+        rest, _ = follower.communicate(timeout=60)
+    (file,) = (fleet["b"].state / "logs").glob("*/gen-0000/rank-00001.out")
+    assert (follower.returncode, first + rest) == (0, file.read_text())
 
 
 def test_nodes_are_shown_with_what_runs_there_from_each_of_them(fleet: Fleet) -> None:

@@ -5,7 +5,7 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from supervisor.logs.segments import stream_path
+from supervisor.logs.paths import stream_path
 from supervisor.shell.clock import wall_s
 from tests.e2e.jobs import command_job
 from tests.e2e.supd import TIMEOUT_S, Supd, wait_for
@@ -25,7 +25,7 @@ def test_lines_are_found_by_time_and_pattern_over_all_generations(supd: Supd) ->
     wait_for("both ranks to begin", lambda: len(lines(supd, run, "-r", "all")) == 2)
     between_s = wall_s()
     (supd.folder / "go-0").touch()
-    wait_for("the second generation", lambda: len(lines(supd, run, "--grep", "generation 1")) == 1)
+    wait_for("the second generation", lambda: len(lines(supd, run, "--grep", "generation 1")) == 2)
     (supd.folder / "go-1").touch()
     supd.wait_state(run, "succeeded")
     every = lines(supd, run, "-r", "all", "--gen", "all")

@@ -268,7 +268,5 @@ def test_renumbered_ranks_have_the_same_number_everywhere(short_dir: Path) -> No
             for rank, path in zip(numbers, files, strict=True):
                 assert path.read_text().startswith(f"rank {rank} of {4 - 2 * generation} generation {generation} ")
         lines = fleet.host.supctl("logs", run, "--ranks", "all", "--json").stdout.splitlines()
-        told = [
-            (said["generation"], said["node"], said["line"].rpartition(" of ")[0]) for said in map(json.loads, lines)
-        ]
+        told = [(said["gen"], said["node"], said["line"].rpartition(" of ")[0]) for said in map(json.loads, lines)]
         assert sorted(told) == [(1, "c", f"rank {rank}") for rank in (0, 1)]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from supervisor.logs.blocks import TOGETHER_S, BlockReader
-from supervisor.logs.disk import LogFile
+from supervisor.logs.log_file import LogFile
 
 
 def write(path: Path, *pieces: tuple[float, bytes]) -> None:
@@ -20,7 +20,8 @@ def blocks(path: Path, *, since_s: float | None = None, until_s: float | None = 
     reader.look()
     found: list[tuple[float, bytes]] = []
     while True:
-        reader.fill(5)
+        while reader.lacks_block:
+            reader.fill(5)
         if not reader.blocks:
             reader.end_line()
         if not reader.blocks:

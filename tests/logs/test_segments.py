@@ -6,7 +6,6 @@ import os
 import re
 import resource
 import signal
-import stat
 import subprocess
 import tempfile
 import threading
@@ -15,16 +14,10 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from supervisor.logs.segments import (
-    QUEUE_BYTES_MAX,
-    LogWriter,
-    generation_dir,
-    generations,
-    make_generation_dir,
-    stream_path,
-    streams,
-)
+from supervisor.logs.paths import make_generation_dir, stream_path
+from supervisor.logs.segments import QUEUE_BYTES_MAX, LogWriter
 from supervisor.logs.times import MARK_EVERY_S, Times
 from supervisor.shell.clock import wall_s
 
@@ -62,46 +55,6 @@ def start(command: list[str], stdin: int, stdout: int, stderr: int | None) -> su
         if fd is not None and fd >= 0:
             os.close(fd)
     return worker
-
-
-# --- paths -------------------------------------------------------------------------------------------------------
-
-
-def test_a_file_is_found_where_the_documents_say(tmp_path: Path) -> None:
-    assert stream_path(tmp_path, 2, 11, "err") == tmp_path / "gen-0002" / "rank-00011.err"
-    assert stream_path(tmp_path, 12345, 123456, "out") == tmp_path / "gen-12345" / "rank-123456.out"
-
-
-def test_listings_are_in_order_of_number_and_skip_what_is_not_ours(tmp_path: Path) -> None:
-    for generation in (10000, 9, 0):
-        make_generation_dir(tmp_path, generation)
-    (tmp_path / "gen-0003.bak").mkdir()
-    for rank, name in ((100000, "out"), (2, "err"), (2, "out")):
-        stream_path(tmp_path, 9, rank, name).touch()
-    (generation_dir(tmp_path, 9) / "core").touch()
-    assert generations(tmp_path) == [0, 9, 10000]
-    assert streams(tmp_path, 9) == [(2, "out"), (2, "err"), (100000, "out")]
-    assert (generations(tmp_path / "none"), streams(tmp_path, 1)) == ([], [])
-
-
-def test_latest_points_at_the_newest_generation_only(tmp_path: Path) -> None:
-    for generation in (0, 2, 1):
-        make_generation_dir(tmp_path, generation)
-        make_generation_dir(tmp_path, generation)
-    assert os.readlink(tmp_path / "latest") == "gen-0002"
-    assert not (tmp_path / ".latest").is_symlink()
-
-
-async def test_logs_are_for_their_owner_only(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "run")
-    os.close(rank_pipe(writer))
-    assert await writer.finish(0)
-    writer.close()
-    modes = [
-        stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "run", *sorted((tmp_path / "run" / "latest").iterdir()))
-    ]
-    assert modes == [0o700, 0o600]
-    assert stat.S_IMODE(generation_dir(tmp_path / "run", 0).stat().st_mode) == 0o700
 
 
 # --- what is written ---------------------------------------------------------------------------------------------
@@ -342,9 +295,10 @@ async def test_a_disk_that_hangs_costs_output_and_does_not_hold_up_training(tmp_
     writer = LogWriter(tmp_path, hung_after_s=0.1, finish_within_s=0.1)
     output = b"0123456789abcde\n" * (20 << 16)  # 20 MiB
     healthy = rank_pipe(writer, 1, generation=1)
-    async with asyncio.timeout(20):
-        await asyncio.to_thread(write_all, rank_pipe(writer), output)
-    assert not await writer.finish(0)
+    with capture_logs() as logs:
+        async with asyncio.timeout(20):
+            await asyncio.to_thread(write_all, rank_pipe(writer), output)
+        assert not await writer.finish(0)
     os.write(healthy, b"still read\n")
     await writer.drain(1)
     assert writer.tail(1, "out") == (b"still read",)
@@ -353,9 +307,13 @@ async def test_a_disk_that_hangs_costs_output_and_does_not_hold_up_training(tmp_
     os.close(healthy)
     assert await writer.finish(1)
     writer.close()
-    found = re.fullmatch(rb"((?s:.*)\n)\[supd: (\d+) bytes not written: the disk hung\]\n", reading.result())
+    notice = rb"\[supd: (\d+) bytes not written until [0-9TZ:.-]{24}: the disk hung\]\n"
+    found = re.fullmatch(rb"((?s:.*)\n)" + notice, reading.result())
     assert found is not None
     assert output.startswith(found[1])
     assert len(found[1]) + int(found[2]) == len(output)
+    begin, end = logs
+    assert (begin["event"], begin["log_level"], begin["error"]) == ("output_lost", "warning", "the disk hung")
+    assert (end["event"], end["path"], end["bytes"]) == ("output_missing", str(disk), int(found[2]))
     assert QUEUE_BYTES_MAX <= len(found[1]) < QUEUE_BYTES_MAX + SLACK_BYTES
-    assert stream_path(tmp_path, 1, 1, "out").read_bytes().endswith(b"bytes not written: the disk hung]\n")
+    assert stream_path(tmp_path, 1, 1, "out").read_bytes().endswith(b": the disk hung]\n")

@@ -23,6 +23,7 @@ from supervisor.shell.paths import (
 
 ROOT = Path(__file__).parents[2]
 UID = os.getuid()
+SIZE_HINT = 'write a size like "200MB" or "50GiB" (units B, kB, MB, GB, TB of 1000, KiB, MiB, GiB, TiB of 1024)'
 
 
 def loaded(folder: Path, content: str, environ: dict[str, str] | None = None) -> Config:
@@ -59,6 +60,9 @@ def test_without_a_file_every_key_has_its_default(tmp_path: Path) -> None:
         on_isolation="fence",
         state_dir=state,
         logs_dir=state / "logs",
+        max_disk_bytes=50 << 30,
+        min_free_bytes=0,
+        min_free_percent=5.0,
         ready_runners=1,
         orphan_wait_s=3600.0,
         linger_s=60.0,
@@ -96,6 +100,8 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         [state]
         dir = "/var/tmp/supd"
         logs_dir = "logs"
+        max_disk = "2TB"
+        min_free = "1.5GiB"
         [workers]
         ready_runners = 0
         orphan_wait = "10m"
@@ -128,6 +134,9 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         on_isolation="keep",
         state_dir=Path("/var/tmp/supd"),
         logs_dir=tmp_path / "logs",
+        max_disk_bytes=2 * 10**12,
+        min_free_bytes=3 << 29,
+        min_free_percent=0.0,
         ready_runners=0,
         orphan_wait_s=600.0,
         linger_s=5.0,
@@ -135,6 +144,28 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         log_level="debug",
         log_format="json",
     )
+
+
+def test_room_is_a_size_or_a_share_and_may_be_had_without_a_limit(tmp_path: Path) -> None:
+    config = loaded(tmp_path, '[state]\nmax_disk = "off"\nmin_free = "12.5%"')
+    assert (config.max_disk_bytes, config.min_free_bytes, config.min_free_percent) == (None, 0, 12.5)
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ('max_disk = "50"', ("S206", "state.max_disk", '"50"', SIZE_HINT)),
+        ('max_disk = "50gb"', ("S206", "state.max_disk", '"50gb"', 'write "50GB"')),
+        ('max_disk = "1kB"', ("S205", "state.max_disk", '"1kB"', 'write "1MiB" to "1024TiB"')),
+        ("min_free = 5", ("S206", "state.min_free", "5", 'write "5B"')),
+        ('min_free = "95%"', ("S205", "state.min_free", '"95%"', 'write "0%" to "90%"')),
+        ('min_free = "off"', ("S206", "state.min_free", '"off"', SIZE_HINT)),
+    ],
+)
+def test_room_that_cannot_be_meant_is_told_with_the_mend(
+    tmp_path: Path, written: str, problem: tuple[str, str, str, str]
+) -> None:
+    assert problems_of(tmp_path, f"[state]\n{written}") == [problem]
 
 
 def test_the_users_own_file_is_read_where_there_is_one(tmp_path: Path) -> None:
@@ -272,6 +303,7 @@ def test_ports_for_runners_and_the_port_of_peers_are_both_shown_where_they_meet(
         ('fence = "2.5s"', "fence", 'write `fence = "2.65s"` or more, or a shorter `alone`'),
         ('ttl = "4.9s"', "ttl", 'write `ttl = "5s"` or more, or a shorter `fence`'),
         ('fence = "1h"', "ttl", "write a shorter `fence`"),
+        ('ttl = "3s"', "ttl", 'write `ttl = "5s"` or more, or a shorter `fence`'),  # `suspect` wants less
         ('suspect = "4.5s"', "ttl", 'write `ttl = "5.2s"` or more, or a shorter `suspect`'),
         ('word = "700ms"', "word", 'write `word = "0.78s"` or more'),
     ],

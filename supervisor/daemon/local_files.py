@@ -40,7 +40,10 @@ class LocalFiles:
     async def run(self) -> None:
         """Serve until cancelled."""
         async with asyncio.TaskGroup() as self._group:
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._group = None  # it takes nobody any more
 
     def take_logs(self, channel: Channel, request: FetchLogs) -> None:
         """A connection that began with `request`."""

@@ -30,6 +30,7 @@ from protocol.messages.fleet import (
     FetchRank,
     FromPeer,
     Join,
+    KnownHost,
     LogsNow,
     NodeReport,
     Probe,
@@ -153,7 +154,10 @@ class Answers:
         join = self.joined.get((address, port))
         if join is not None and rng.random() < 0.7 and isinstance(decode_first(payload), Probe):
             return encode_frame(encode(Probed(node=join.node, identity=join.identity)))
-        frames = [encode_frame(encode(any_from_peer(rng))) for _ in range(rng.randint(0, 4))]
+        # Who tells of a host in a later epoch would be believed, and this supd would host the fleet no more.
+        said = [any_from_peer(rng) for _ in range(rng.randint(0, 4))]
+        said = [message for message in said if not isinstance(getattr(message, "host", None), KnownHost)]
+        frames = [encode_frame(encode(message)) for message in said]
         return b"".join(mangled(frame, rng) if rng.random() < MANGLED else frame for frame in frames)
 
 

@@ -2,7 +2,7 @@
 
 from protocol.absence import node_state
 from protocol.coordinator_events import Ask, NodeLost, Tick
-from protocol.timing import GAP_S
+from protocol.timing import DEFAULTS, GAP_S
 from tests.protocol.fleet import (
     Fleet,
     asks,
@@ -43,7 +43,7 @@ def test_a_witness_that_was_lost_counts_as_one_for_the_next_coordinator_too() ->
     fleet = running("a", "b", "c", spec=GROWS)
     fleet.at(3.0, NodeLost("b", by="me"))
     again = reopened(fleet, 4.0)
-    effects = again.passes(4.0, 4.3 + TTL_S, silent="bc", mute="a")
+    effects = again.passes(4.0, 4.3 + DEFAULTS.fence_s + TTL_S, silent="bc", mute="a")
     assert [note.detail["node"] for note in noted(effects, "node.lost")] == ["c"]
 
 

@@ -16,7 +16,7 @@ from supervisor.daemon.slow_disk import ask
 from supervisor.logs.blocks import BLOCK_HOLD_S, CHUNK_BYTES, Block, BlockReader, is_in_progress
 from supervisor.logs.errors import PLAIN_LINES_MAX, Errors
 from supervisor.logs.paths import generation_dir, stream_path
-from supervisor.shell.clock import boot_s, wall_s
+from supervisor.shell.clock import boot_s
 
 POLL_S = 0.25
 """How often a follower looks, where nothing tells it that files have grown."""
@@ -32,9 +32,6 @@ READ_BYTES_MIN, READ_BYTES_MAX = 4 << 10, 256 << 10
 
 FILL_S = 2.0
 """How long one question to the disk may take, and a little more: many gzipped files are unzipped one after another."""
-
-RECENT_S = 1.0
-"""Only of what was read so shortly before, the rest may still be written."""
 
 CHUNKS_A_TURN = 32
 """After these it is the turn of the rest of supd: a client that reads fast never makes us wait."""
@@ -288,7 +285,7 @@ class GenerationReader:
                 await self._send(stream, chunk)
                 chunk = _Chunk()
             chunk.add(reader.blocks.popleft())
-            stream.is_in_progress = is_in_progress(block.data) and wall_s() - block.read_s < RECENT_S
+            stream.is_in_progress = is_in_progress(block.data, block.read_s)
             if not reader.blocks and reader.has_more:
                 await self._fill([stream], ends_lines=ends_lines)
         if chunk.data:

@@ -11,9 +11,6 @@ from supervisor.shell.clock import boot_s, wall_s
 WINDOW_BYTES_MAX = 16 << 20
 """What a window holds; above that the oldest lines go out before their time."""
 
-RECENT_S = 1.0
-"""Only of what was read so shortly before, the rest may still be written."""
-
 
 class Window:
     """Lines wait until they are so old (`supctl logs --merge-window`), and come out in the order of time."""
@@ -61,7 +58,7 @@ class Hold:
     def see(self, number: int, chunk: LogChunk, *, is_all: bool) -> None:
         """This was sent of a source, and `is_all` that it has handed in."""
         read_s = chunk.times[-1][1] if chunk.times else 0.0
-        is_open = is_all and is_in_progress(chunk.data) and wall_s() - read_s < RECENT_S
+        is_open = is_all and is_in_progress(chunk.data, read_s)
         if not is_open and self._number == number:
             self._number = None
         elif is_open and not self._has_held:

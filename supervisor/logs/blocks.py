@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.logs.reader import Piece, StreamTail
-from supervisor.shell.clock import boot_s
+from supervisor.shell.clock import boot_s, wall_s
 
 CHUNK_BYTES = 64 << 10
 """The most in one block, and the longest line that stays in one piece."""
@@ -23,11 +23,14 @@ UNFINISHED_AFTER_S = 0.5
 GAP_S = 0.05
 """Indented lines, and what follows them, belong to what was read so shortly before …"""
 
-BLOCK_HOLD_S = 0.05
-"""How long other ranks' lines wait for the end of a block (a traceback) that is being written."""
-
 TOGETHER_S = 1.0
 """… and to what is not older than this: there are programs that indent every line."""
+
+RECENT_S = 1.0
+"""Only of what was read so shortly before, the rest may still be written."""
+
+BLOCK_HOLD_S = 0.05
+"""How long other ranks' lines wait for the end of a block (a traceback) that is being written."""
 
 RECENT_BYTES = 4 << 10
 """Of what was read at one time only the end is searched for such lines: in a flood it would cost more than all else."""
@@ -198,10 +201,11 @@ class BlockReader:
             self.blocks.extend((block,) if self._pick is None else self._pick(block))
 
 
-def is_in_progress(lines: bytes) -> bool:
-    """Whether lines end in the middle of what is kept together: indented, or with what announces indented ones."""
+def is_in_progress(lines: bytes, read_s: float) -> bool:
+    """Whether lines that were read then end in the middle of what is kept together and may still be written: indented,
+    or with what announces indented ones."""
     last = lines[lines.rfind(b"\n", 0, len(lines) - 1) + 1 :]
-    return last.startswith(_INDENTS) or TRACEBACK in last
+    return (last.startswith(_INDENTS) or TRACEBACK in last) and wall_s() - read_s < RECENT_S
 
 
 def cut_lines(data: bytes) -> tuple[list[bytes], bytes]:

@@ -86,11 +86,15 @@ class Fleet:
         return sorted(ranks, key=lambda rank: int(rank["rank"]))
 
     def wait_generation(self, run: str, generation: int) -> Any:
-        """Wait until this generation of a run is running; returns the run's status."""
+        """Wait until every rank of a run is known to run at this generation; returns the run's status.
+
+        (A host that has begun anew says "running" by its journal before the runners have told it of their ranks.)
+        """
 
         def look() -> Any:
             status = self.host.status(run)
-            return status if status["generation"] == generation and status["state"] == "running" else None
+            is_running = (status["state"], status["generation"]) == ("running", generation)
+            return status if is_running and status["ranks_running"] == status["ranks"] else None
 
         return wait_for(f"generation {generation} of {run}", look)
 

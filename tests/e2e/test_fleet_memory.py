@@ -22,14 +22,15 @@ def places(fleet: Fleet, run: str) -> list[tuple[str, int]]:
     return wait_for("every rank to be known", look)
 
 
-def loses_its_memory(fleet: Fleet) -> None:
-    """The host's supd is killed, and its journal is gone when the next one starts."""
+def loses_its_memory(fleet: Fleet, run: str) -> None:
+    """The host's supd is killed, its journal is gone when the next one starts, and a runner tells that of the run."""
     fleet.host.kill()
     for path in fleet.host.state.glob("journal.db*"):
         path.unlink()
     fleet.host.launch()
     fleet.host.wait_until_ready()
     fleet.wait_joined(*fleet.nodes)
+    wait_for(f"{run} to be told", lambda: fleet.host.supctl("status", run, check=False).returncode == 0)
 
 
 def test_a_run_that_the_coordinator_has_forgotten_goes_on_untouched_and_can_be_stopped(short_dir: Path) -> None:
@@ -38,7 +39,7 @@ def test_a_run_that_the_coordinator_has_forgotten_goes_on_untouched_and_can_be_s
         run = fleet.host.start_job(fleet.job("train", "sleeper.py"))
         fleet.wait_generation(run, 0)
         before = places(fleet, run)
-        loses_its_memory(fleet)
+        loses_its_memory(fleet, run)
         status = fleet.wait_generation(run, 0)
         assert status["nodes"] == ["a", "b"]
         assert places(fleet, run) == before
@@ -54,7 +55,7 @@ def test_a_run_that_was_taken_over_is_restarted_like_any_other_one(short_dir: Pa
         run = fleet.host.start_job(fleet.job("train", "sleeper.py", tables=AT_ONCE))
         fleet.wait_generation(run, 0)
         before = places(fleet, run)
-        loses_its_memory(fleet)
+        loses_its_memory(fleet, run)
         fleet.wait_generation(run, 0)
         kill(before[1][1])
         fleet.wait_generation(run, 1)

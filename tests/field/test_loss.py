@@ -37,7 +37,7 @@ def is_on(fleet: Fleet, run: str, generation: int, nodes: str, *, spares: str = 
     def look() -> Any:
         status = fleet.host.status(run)
         assert not status["is_final"], status
-        assert status["generation"] <= generation, status
+        assert (status["generation"] or 0) <= generation, status  # None: the first one has not been given out
         is_there = (status["state"], status["generation"]) == ("running", generation)
         is_whole = is_there and status["ranks_running"] == status["ranks"]
         return status if is_whole and (status["nodes"], status["spares"]) == (list(nodes), list(spares)) else None

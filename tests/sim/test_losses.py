@@ -3,6 +3,7 @@
 import pytest
 
 from protocol.coordinator_events import Phase
+from protocol.messages.fleet import Joined, NodeOrder
 from protocol.messages.member import Answer, Stop
 from tests.sim.cuts import both_ways
 from tests.sim.setup import HOST
@@ -122,6 +123,26 @@ def test_the_word_of_a_coordinator_that_was_replaced_ends_nothing() -> None:
     story.let_pass(5.0)
     assert_goes_on(story)
     assert story.world.clock.seen["ignored: answer of a coordinator that was replaced"] == 1
+    story.ends_well()
+
+
+def test_a_node_takes_neither_an_order_nor_a_welcome_of_a_coordinator_that_was_replaced() -> None:
+    """An order would have no runner there, and who welcomes is the one to follow."""
+    story = Story()
+    story.world.kill_supd(HOST, away_s=0.5)
+    story.let_pass(5.0)
+    supd, epoch = story.world.supds["b"], story.world.journal.epoch
+    replaced = {
+        "order of a coordinator": NodeOrder(number=0, epoch=epoch - 1),
+        "host": Joined(version=1, epoch=epoch - 1, host="c"),
+    }
+    for name, message in replaced.items():
+        assert supd.line.connection is not None
+        supd.line.connection.greet(message)
+        story.let_pass(2.0)
+        assert story.world.clock.seen[f"refused: {name} that was replaced"] == 1
+        assert (supd.epoch, supd.machine.follows) == (epoch, HOST)
+    assert_goes_on(story)
     story.ends_well()
 
 

@@ -16,9 +16,11 @@ PLACE = "z"
 PATIENT = "the name of another"
 """Such a one asks again where it is refused."""
 
+COPY = "the state folder of another, copied"
+
 KINDS: dict[str, Callable[[Join], Join]] = {
     PATIENT: lambda join: replace(join, identity="another state folder", address=PLACE),
-    "the state folder of another, copied": lambda join: replace(join, address=PLACE),
+    COPY: lambda join: replace(join, address=PLACE),
     "the wrong fleet": lambda join: replace(join, node="z", fleet="g"),
     "the wrong version": lambda join: replace(join, node="z", versions=(99,)),
     "another host": lambda join: replace(join, node="z", join=("z:29410", *join.join)),

@@ -5,7 +5,7 @@ import pytest
 from protocol.coordinator_events import Phase
 from tests.sim.setup import HOST
 from tests.sim.story import RUN, Story
-from tests.sim.strangers import PATIENT, Stranger
+from tests.sim.strangers import COPY, PATIENT, Stranger
 
 
 def test_a_fleet_that_is_left_alone_runs_one_generation() -> None:
@@ -109,6 +109,22 @@ def test_a_name_is_not_given_away_before_the_runner_that_lives_under_it_had_time
     assert story.nodes == ["a", "c"]
     story.kill_runner("c")
     story.ends_well()
+
+
+def test_a_node_whose_name_a_copy_of_its_state_folder_has_got_is_back_once_its_supd_is_started_again() -> None:
+    """Found by random seeds: the copy knew of the newest start, and only ends_well() has an operator for that."""
+    story = Story(nnodes=(1, 1), exclude=("a",))
+    world, [node] = story.world, story.nodes
+    story.cut_off(node, 10.0)
+    story.kill_runner(node)
+    world.kill_supd(node, away_s=0.1)
+    story.let_pass(1.0)
+    Stranger(world.clock, world.network, world.find_host, COPY, world.join_of(node), stays_s=6.0)
+    story.let_pass(12.0)
+    assert world.clock.seen["refused: F305"] > 0
+    assert (story.record.phase, story.record.generation) == (Phase.RUNNING, 0)
+    story.ends_well()
+    assert story.record.generation == 1
 
 
 def test_a_coordinator_whose_journal_was_put_back_believes_the_runners_that_are_ahead() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from protocol.coordinator_events import Phase, RunRecord, Seat
 from protocol.ids import NO_GENERATION
+from protocol.member_events import SETTLED
 from protocol.timing import KILL_S
 from tests.sim.host import Journal
 from tests.sim.kernel import Clock
@@ -108,6 +109,11 @@ class Facts:
     def running(self, run: str, generation: int, node: str | None = None) -> list[Worker]:
         """The workers of a generation that count; on one node only, if it is named."""
         return [w for w in self.living(run, generation) if node in (None, w.node) and self.can_run(w)]
+
+    def may_spawn(self, run: str) -> bool:
+        """Whether a rank is alive anywhere, or a runner is about to start one."""
+        members = (r.member for (_, of), r in self.runners.items() if of == run and r.is_alive)
+        return bool(self.living(run)) or any(m is not None and m.part not in SETTLED for m in members)
 
     def is_told_by_runners(self, run: str, record: RunRecord) -> bool:
         """Whether living runners know all that is to be known of a run: it is live, and nothing was wanted of it that

@@ -121,7 +121,8 @@ class World:
     def _help(self) -> None:
         """Where nobody is left to prove what is true, an operator gives their word: where a disk was lost, or a journal
         replaced by an older one or none before what it had been told mattered. Where a generation cannot be taken over,
-        that is a restart."""
+        that is a restart. They also do what a supd says that is refused."""
+        self._start_copied()
         host = self.host
         assert host is not None, "there has never been a host"
         living = {runner.incarnation for runner in self.truth.runners.values() if runner.lock_is_held}
@@ -143,6 +144,14 @@ class World:
                 self.clock.seen["taken: generation that nobody can name"] += 1
                 self.restart(driven.name)
         self.clock.after(HELPED_S, self._help)
+
+    def _start_copied(self) -> None:
+        """F305: the name is held by a copy of the state folder, and is got back by a start that no copy can know of."""
+        for place, supd in self.supds.items():
+            disk, holder = self.disks[place], self.journal.nodes.get(self.machines[place].name)
+            is_copied = holder is not None and (holder.identity, holder.address) == (disk.identity, PLACE)
+            if is_copied and supd.is_alive:
+                self.kill_supd(place, 0.5)
 
     def wind_up(self) -> None:
         """Every run comes to its end, and nothing is left of it anywhere."""
@@ -435,7 +444,13 @@ class World:
         if host is None or not host.process.is_alive:
             return
         self.clock.tell("operator", "{}", event)
-        host.process.do(lambda: host.ask(run, event, partial(self._on_told, host, run, event)))
+        host.process.do(partial(self._ask, host, run, event))
+
+    def _ask(self, host: Host, run: str, event: Any) -> None:
+        """A restart of what nobody has told of says that nobody runs it: that is said where it is true."""
+        is_word = isinstance(event, RestartRequested) and host.runs[run].machine.takeover is not None
+        if not (is_word and self.truth.may_spawn(run)):
+            host.ask(run, event, partial(self._on_told, host, run, event))
 
     def _on_told(self, host: Host, run: str, event: Any) -> None:
         if host is self.host:  # what one has accepted that was replaced meanwhile may be known to nobody

@@ -266,7 +266,7 @@ class Rendezvous:
             return Wait(f"what runs on {some_of(sorted(before.busy))} to end")
         least, most = self._topology.nnodes
         late_s = self._since_s + self._table.join_timeout_s
-        if self.unfit and len(self.eligible) + len(self._absent()) < least:
+        if self.unfit and len(self.eligible) + len(self._absent()) + len(self._unmet()) < least:
             node, why = next(iter(self.unfit.items()))
             return Hopeless(f"{node}: {why}")
         there = self._there(now_s)
@@ -309,6 +309,10 @@ class Rendezvous:
     def _absent(self) -> list[str]:
         """Nodes that the job names and the fleet does not know."""
         return [name for name in self._named if name not in self._roster and name != self._without]
+
+    def _unmet(self) -> list[str]:
+        """Nodes that have a place and have not joined: the coordinator has lost its journal since they got it."""
+        return [n for n in self.slots if n not in self._roster and n not in self._named and n != self._without]
 
     def _lack(self, there: Collection[str], least: int) -> str:
         offers = ((node, self._offers[node][0]) for node in self.pool if node in self._offers)

@@ -183,6 +183,18 @@ def test_a_node_with_a_problem_is_replaced_and_fails_the_run_where_nobody_can() 
     assert alone.hear("a").nodes() == ("a",)  # it has passed
 
 
+def test_a_run_is_not_failed_for_one_node_by_a_coordinator_that_has_not_met_the_others_again() -> None:
+    """Found by random seeds: it had lost its journal, and knew their places from a runner that it could hear."""
+    gathering = Gathering("c", "d", nnodes=(2, 2), slots={"a": 0, "b": 1}).hear("c")
+    gathering.rendezvous.hear("d", offer(0, problem="no GPU"), 0.0)
+    waits = gathering.decide()
+    assert isinstance(waits, Wait)
+    assert waits.text == "1 more node to join the fleet (1 of 2 nodes, c is there; d: no GPU)"
+    lacks = gathering.decide(JOIN_S)
+    assert isinstance(lacks, Hopeless)
+    assert lacks.lacks_nodes
+
+
 def test_a_node_whose_runner_fails_to_start_again_and_again_is_done_without() -> None:
     gathering = Gathering("a", "b", nnodes=(1, 1))
     assert [gathering.rendezvous.fail("a", "no room") for _ in range(ATTEMPTS_MAX)] == [False] * 4 + [True]

@@ -3,7 +3,7 @@
 import msgspec
 
 from protocol.case import INFRASTRUCTURE
-from protocol.coordinator_events import FINAL, LIVE, Phase, RunRecord, Seat
+from protocol.coordinator_events import FINAL, Phase, RunRecord, Seat
 from protocol.ids import NO_GENERATION
 from protocol.messages.member import Assignment
 from protocol.rendezvous import ATTEMPTS_MAX
@@ -83,8 +83,9 @@ class StepRules:
             ranks = [worker.rank for worker in self._facts.running(run, number)]
             assert not ranks, f"R1: generation {number} begins again, and ranks {ranks} of it run"
             truth.put_back = number - 1
-            truth.spawned[number].clear()
-            truth.harmed[number].clear()
+            for known in (truth.spawned, truth.harmed, truth.seats):  # what came after it is as unknown
+                for lost in [one for one in known if one >= number]:
+                    del known[lost]
         return True
 
     def _check_taken_over(self, truth: Truth, record: RunRecord) -> None:
@@ -306,7 +307,7 @@ class StepRules:
                 assert not truth.told_stop, "R8: a stop was accepted, and the run failed"
                 if record.lacked_nodes:
                     self._check_lack(truth, record, {before.without, truth.without})
-                elif before.phase in LIVE:
+                elif record.incident is not None and record.reason.startswith(f"{record.incident.summary}; "):
                     self._check_refusal(truth, before, record)
                 else:
                     self._check_hopeless(truth, record)

@@ -88,7 +88,7 @@ class Invariants(Facts):
 
     def on_fenced(self, crew: Crew) -> None:
         """A lease is over, as a runner or its guard sees it."""
-        self.runs[crew.run].fenced |= {(worker.generation, crew.node) for worker in crew.workers.values()}
+        self.runs[crew.run].fenced.add((crew.generation, crew.node))
 
     def on_frozen(self, machine: Machine) -> None:
         """A whole machine stands still. What has overlapped is gone once its guards have read the clock."""

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol.coordinator_events import Event, Note, Phase, RunRecord, Send
+from protocol.timing import DRIFT, KILL_S
 from tests.sim.cuts import ways_around
 from tests.sim.host import Host
 from tests.sim.network import NOTICE_CUT_S, Server, Way
@@ -47,6 +48,7 @@ class Moves:
         self.elder: Host | None = None  # the one before, while it has not given way
         self.elder_place = ""
         self.is_asking = False
+        self._began_s = math.inf  # when the newest one began, by the false word that the elder is dead
         self._world = world
 
     @property
@@ -115,9 +117,9 @@ class Moves:
         world.kill_supd(to, None)
         began_s = world.clock.now_s
         if old_is_dead:
-            world.clock.after(ASK_S / 2, lambda: self._switch(to, with_journal=with_journal))
+            world.clock.after(ASK_S / 2, lambda: self._switch(to, with_journal=with_journal, is_asked=False))
         else:
-            self._ask(to, began_s, lambda: self._switch(to, with_journal=with_journal))
+            self._ask(to, began_s, lambda: self._switch(to, with_journal=with_journal, is_asked=True))
         return True
 
     def _ask(self, to: str, began_s: float, then: Callable[[], None]) -> None:
@@ -167,7 +169,7 @@ class Moves:
         machines = self._world.machines
         return self._world.network.is_cut_off(machines[here].name, machines[there].name)
 
-    def _switch(self, to: str, *, with_journal: bool) -> None:
+    def _switch(self, to: str, *, with_journal: bool, is_asked: bool) -> None:
         """It begins: with a copy of the old one's journal, or without; in an epoch above its."""
         self.is_asking = False
         world = self._world
@@ -180,6 +182,7 @@ class Moves:
             "operator", "moves the coordinator to {}, {} journal", to, "with" if with_journal else "without a"
         )
         self.elder, self.elder_place = old, world.truth.host
+        self._began_s = math.inf if is_asked else world.clock.now_s
         old.watcher = Bystander(world.truth)
         old.gives_way = self._give_way
         for machine in world.machines.values():
@@ -215,6 +218,7 @@ class Moves:
         self._on_over()
 
     def _on_over(self) -> None:
+        self._see_torn()
         self.elder = None
         self._world.truth.shake(*self._world.setup.names, for_s=NOTICE_CUT_S)
 
@@ -222,10 +226,22 @@ class Moves:
         """Two hosts are alive: nothing is as usual. Who is answered by one that is cut off from the other one goes on
         there, which is not promised to end in time (docs/operations.md)."""
         world = self._world
+        self._see_torn()
         world.truth.shake(*world.setup.names, for_s=LOOK_S + ASK_S + NOTICE_CUT_S)
         if world.network.is_cut_off(self.elder_place, world.truth.host):
             runners = world.machines[self.elder_place].runners.values()
             world.truth.apart |= {(r.incarnation, r.member.generation) for r in runners if r.member is not None}
+
+    def _see_torn(self) -> None:
+        """Where it was said to be dead, the newest one counts leases from its own beginning: who is answered by the old
+        one later than that, and not by the newest, may be lost while it lives (docs/operations.md)."""
+        world, elder = self._world, self.elder
+        until_s = world.clock.now_s + LOOK_S + ASK_S + world.setup.timing.fence_s * (1 + DRIFT) + KILL_S
+        for machine in world.machines.values():
+            for runner in machine.runners.values():
+                is_answered = runner.answered_s is not None and machine.boot.true_s(runner.answered_s) > self._began_s
+                if is_answered and elder is not None and world.truth.heard.get(runner.incarnation, 0) <= elder.epoch:
+                    world.truth.torn[runner.incarnation] = until_s, elder.epoch
 
 
 class Bystander:

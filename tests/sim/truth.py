@@ -82,6 +82,7 @@ class Facts:
         self.apart: set[tuple[str, int]] = (
             set()
         )  # runner and generation that an older coordinator, cut off, goes on with
+        self.torn: dict[str, tuple[float, int]] = {}  # runner -> until when it may live by the answers of that epoch
         self.had_two = False  # coordinators were alive at once
         self.heard: dict[str, int] = {}  # incarnation -> the highest epoch that has answered it
         self.has_faults = False
@@ -99,9 +100,12 @@ class Facts:
     def can_run(self, worker: Worker) -> bool:
         """Whether a worker counts: not while its machine is frozen, nor until the guard there has read the clock; nor
         where runner and guard are dead at once, and only their supd can end it; nor where the journal was lost, and
-        nobody who was heard since has told of its runner; nor where an old coordinator, cut off from the new one, still
-        answers its runner. None of that is promised."""
+        nobody who was heard since has told of its runner; nor where an old coordinator, cut off from the new one, or
+        said to be dead, answers its runner. None of that is promised."""
         if (worker.incarnation, worker.generation) in self.apart:
+            return False
+        torn_until_s, epoch = self.torn.get(worker.incarnation, (0.0, 0))
+        if self.clock.now_s < torn_until_s and self.heard.get(worker.incarnation, 0) <= epoch:
             return False
         has_thawed = self.clock.now_s >= worker.crew.machine.thaws_s + KILL_S
         return has_thawed and not worker.crew.is_unwatched and worker.incarnation not in self.unknown

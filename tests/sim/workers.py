@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from protocol.ids import NO_GENERATION
 from protocol.member_events import Cleared, Exited, Launched, Wrote
 from protocol.messages.member import Assignment, RankExit, SpawnFailure
 from protocol.signals import SIGKILL
@@ -104,6 +105,7 @@ class Crew:
         self.node = node
         self.incarnation = incarnation
         self.workers: dict[int, Worker] = {}
+        self.generation = NO_GENERATION  # that they are of, were any of it spawned or not
         self._put = put  # an event, into the runner's machine, if the runner lives
         self._on_death = on_death
         self._untold: list[object] | None = None  # what the ranks do while they are being spawned
@@ -117,6 +119,7 @@ class Crew:
         """Spawn the ranks; Launched follows, and only then what they do."""
         clock = self.machine.clock
         self.workers, self._untold, self._is_cleared = {}, [], False
+        self.generation = assignment.generation
         failure: SpawnFailure | None = None
         for local in range(assignment.nproc):
             rank = assignment.first_rank + local

@@ -122,7 +122,7 @@ class Coordinator(RunState):
         is_news = orders.cause(after) != orders.cause(before)
         answers = [self._push(*who) for who in self.roll.runners.items()] if is_news else []
         if isinstance(event, Heard) and not (is_news and self.roll.has(event.node, event.incarnation)):
-            answers.append(self._answer_heard(event))
+            answers += [] if self.ignores(event) else [self._answer_heard(event)]
         persisted = [Persist(after)] if after != before else []
         return [*persisted, *self._asides, *self.rendezvous.new_wants(self.not_asked), *answers, *asks]
 

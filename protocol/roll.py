@@ -33,6 +33,8 @@ class Roll:
 
     def hear(self, node: str, incarnation: str, renewal: Renewal, via: str, now_s: float) -> bool:
         """Take in what the runner of a node says; False where it has said something newer before."""
+        if node in self.runners and not self.has(node, incarnation):
+            self.drop(node)  # what another one has said under this name is nothing of this one's
         self.runners[node], self.heard_s[node] = incarnation, now_s
         known = self.newest.get(node)
         if known is not None and renewal.number < known.number:

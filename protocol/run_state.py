@@ -115,7 +115,8 @@ class RunState:
 
     def speaks_for(self, event: Heard) -> bool:
         """Whether this is the node's runner. Another one is a stranger until the one before is proven gone: it may come
-        from a second state folder, and then it proves nothing. But one that is ahead of us was given what it runs.
+        from a second state folder, and then it proves nothing. But one that is ahead of us was given what it runs; and
+        one that has a place is the node's though another one was heard first, which has nothing to do.
         A witness only speaks for who has a place in a generation, and only one that has a place itself."""
         node, incarnation = event.node, event.incarnation
         if self.roll.is_past(incarnation):
@@ -132,7 +133,16 @@ class RunState:
             return False
         if is_behind and self.phase in LIVE and node in self.current.alive and not self.is_seated(node, incarnation):
             return False
-        return self.roll.has_room_for(node, incarnation)
+        is_expected = is_named or (is_behind and self._is_counted(node, incarnation))
+        return self.roll.has_room_for(node, incarnation) or (is_expected and node not in self.roll.busy)
+
+    def ignores(self, event: Heard) -> bool:
+        """Whether silence is counted of this runner, and what it says does not end it: then it must not be answered, or
+        its lease would go on while it is taken for lost (L7)."""
+        return self._is_counted(event.node, event.incarnation) and not self.speaks_for(event)
+
+    def _is_counted(self, node: str, incarnation: str) -> bool:
+        return self.phase in LIVE and node in self.current.alive and self.is_seated(node, incarnation)
 
     def is_stranger(self, node: str) -> bool:
         """Whether nothing newer can run on this node than what is known to run: the fleet does not know it."""

@@ -163,6 +163,23 @@ def test_a_runner_that_was_only_named_and_is_heard_in_time_has_its_place() -> No
     assert (notes(effects), fleet.phase) == (["generation.ready"], "running")
 
 
+@pytest.mark.parametrize("is_heard_before", [True, False], ids=["before", "after"])
+def test_a_runner_that_has_a_place_is_heard_though_another_one_has_its_name_first(is_heard_before: bool) -> None:
+    """Found by random seeds: it was answered and not heard, and so counted as lost while its ranks ran (R1)."""
+    fleet, given = forming("a", "b", "c", spec=grown("abc")), given_out("abc")
+    fleet.offers(0.5, "c9")
+    for runner in given if is_heard_before else ("a1", "b1"):
+        says(fleet, 1.0, runner, given)
+    fleet.at(1.0 + TTL_S, Tick())
+    assert assignments(fleet).keys() == set(given)
+    for now_s in (6.1, 9.0, 12.0, 15.0):
+        assert "c9" in orders(fleet.offers(now_s, "c9"))
+        for runner in given:
+            says(fleet, now_s, runner, given)
+        fleet.at(now_s + 1.0, Tick())
+    assert (fleet.phase, fleet.record.lapsed) == ("running", ())
+
+
 def test_a_runner_that_is_named_may_be_heard_by_way_of_a_witness_and_a_stranger_may_not() -> None:
     fleet, given = forming("a", "b"), given_out("ab")
     says(fleet, 1.0, "a1", given)

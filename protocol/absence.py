@@ -23,6 +23,10 @@ def node_state(run: RunState, node: str, now_s: float) -> tuple[str, str]:
         return NodeState.FENCED, f"its runner had no answer for {newest.fenced_s:.1f} s and has ended its ranks"
     if node in run.rendezvous.lapsed:
         return NodeState.LOST, "nothing was heard of it until its lease was over, nor since"
+    if node in run.preempted:
+        has_ranks = run.phase in LIVE and node in run.current.alive
+        state = NodeState.DRAINING if has_ranks else NodeState.DRAINED
+        return state, f"it was given notice; supctl undrain {node} has it used again"
     if run.phase not in LIVE or node not in run.current.alive:
         return "", ""
     match run.current.leases.state(node, now_s):

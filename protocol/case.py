@@ -91,11 +91,15 @@ def failure_of(
     has_ever_started: bool,
     saved_step: int | None,
     now_s: float,
+    run_s: float,
 ) -> Failure:
-    """What the restart policy has to know of an incident that has ended this generation."""
+    """What the restart policy has to know of an incident that has ended this generation; `run_s` is the run's own
+    time."""
     is_hang = incident.cause == "hang"
+    seen = generation.reports.last_step
     return Failure(
-        is_infrastructure=incident.cause in INFRASTRUCTURE,
+        cause=incident.cause_key or incident.cause,
+        is_infrastructure=is_nodes_fault(incident, generation),
         lost_its_port=chooses_port and generation.has_lost_its_port(incident.rank),
         exit_code=None if is_hang else incident.exit_code,  # that was our doing
         ends_run=is_hang and spec.hang.action == "fail",
@@ -103,4 +107,19 @@ def failure_of(
         had_started=generation.reports.all_started,
         ran_s=generation.ran_s(now_s),
         saved_step=saved_step,
+        seen_step=None if seen is None else seen[0],
+        time_s=run_s,
     )
+
+
+def is_nodes_fault(incident: Incident, generation: Generation) -> bool:
+    """Whether a generation ended of nothing that the program did: a node or its runner was lost, or it could spawn no
+    ranks for want of something, or where another node had spawned all of its own."""
+    if incident.cause != "spawn":
+        return incident.cause in INFRASTRUCTURE
+    parts = generation.reports.parts
+    part = parts.get(incident.node)
+    if part is not None and part.spawn_failure is not None and part.spawn_failure.is_nodes:
+        return True
+    others = ((seat, parts[node]) for node, seat in generation.seats.items() if node != incident.node and node in parts)
+    return any(len(part.ranks) == seat.assignment.nproc and part.spawn_failure is None for seat, part in others)

@@ -4,8 +4,11 @@
        ▲                              │                               │
        │                              └── failure, loss, operator ────┤──── every rank ended with 0 ──▶ SUCCEEDED
        │                                                              ▼
-       └──────────────── BACKOFF ◀──── the policy says "again" ── STOPPING ── it says no ──▶ FAILED
-                                                                      └────── told to stop ──▶ STOPPED
+       ├──────────────── BACKOFF ◀──── the policy says "again" ── STOPPING ── it says no ──▶ FAILED
+       │                                                              ├────── told to stop ──▶ STOPPED
+       └──────── an operator resumes it ── HELD ◀── it is to ask ─────┘
+
+PREEMPTED is the end where nodes are taken away, and too few are left (life.py).
 
 Which nodes these are is decided by rendezvous.py, what a generation ended of by case.py. The rules it keeps
 (docs/protocol.md): R1 the next generation begins only when every runner of this one has reported that its tree is
@@ -19,7 +22,7 @@ A runner never makes this machine raise: what it says is checked against what wa
 from collections.abc import Callable
 
 from protocol import notes, orders, verdict
-from protocol.case import ended_at_s, failure_of
+from protocol.case import ended_at_s
 from protocol.coordinator_events import (
     LIVE,
     Ask,
@@ -31,32 +34,30 @@ from protocol.coordinator_events import (
     Opened,
     Persist,
     Phase,
+    Reloaded,
     RestartRequested,
+    ResumeRequested,
     Roster,
     RunnerFailed,
     RunnerGone,
     RunRecord,
+    ScaleRequested,
     Send,
     StopRequested,
     Testified,
     Tick,
 )
 from protocol.generation import Generation
-from protocol.ids import NO_GENERATION
 from protocol.job import JobSpec
 from protocol.member_events import SETTLED
-from protocol.messages.control import Incident, Outcome
-from protocol.messages.member import Answer, Part, Renewal
-from protocol.rendezvous import Go, Hopeless
-from protocol.restart import Again, GiveUp, decide
-from protocol.run_state import RunState
-from protocol.seating import seats_for
+from protocol.messages.control import Incident
+from protocol.messages.member import Answer, Part, Release, Renewal
+from protocol.planned import Planned
 from protocol.takeover import Takeover, slots_of
-from protocol.text import one_line
 from protocol.timing import DEFAULTS, Timing
 
 
-class Coordinator(RunState):
+class Coordinator(Planned):
     """State machine of one run: no IO, no clock, no randomness of its own.
 
     `draw` gives a number from [0, 1) for the jitter of backoffs; `record` is what the journal holds of the run, or a
@@ -75,10 +76,7 @@ class Coordinator(RunState):
         timing: Timing = DEFAULTS,
         keeps_isolated: bool = False,
     ) -> None:
-        super().__init__(spec, record, epoch, timing, allow_mixed=allow_mixed)
-        self.keeps_isolated = keeps_isolated
-        self._draw = draw
-        self._asides: list[Note] = []  # of the event that is being handled
+        super().__init__(spec, record, epoch, draw, timing, allow_mixed=allow_mixed, keeps_isolated=keeps_isolated)
 
     # --- the door ------------------------------------------------------------------------------------------------
 
@@ -90,15 +88,34 @@ class Coordinator(RunState):
         """
         if self.is_final:  # nothing changes any more; who still speaks is told so
             return [self._answer_heard(event)] if isinstance(event, Heard) else []
-        before, self._asides = self.record(), []
+        before, cause, self.asides = self.record(), self.mind.cause, []
+        self.rendezvous.look(now_s)
+        self.pass_time(now_s)
         if self.counts_leases:
             self.current.leases.see_clock(now_s)
+        self._heed(event, now_s)
+        self._see_takeover(now_s)
+        asks = self._see_silence(now_s)
+        self.see_exclusions()
+        self.see_changes(now_s)
+        self.see_answers(now_s)
+        self._check()
+        after = self.record()
+        is_news = self.mind.cause != cause
+        answers = [self._push(*who) for who in self.roll.runners.items()] if is_news else []
+        if isinstance(event, Heard) and not (is_news and self.roll.has(event.node, event.incarnation)):
+            answers += [] if self.ignores(event) else [self._answer_heard(event)]
+        persisted = [Persist(after)] if after != before else []
+        return [*persisted, *self.asides, *self.rendezvous.new_wants(self.not_asked), *answers, *asks]
+
+    def _heed(self, event: Event, now_s: float) -> None:
         match event:
             case Opened():
                 self._on_opened(now_s)
             case Roster(nodes):
                 self.rendezvous.see(nodes)
-                self._form_if_forming(now_s)
+                self.see_nodes(now_s)
+                self.form_if_forming(now_s)
             case Heard():
                 self._on_heard(event, now_s)
             case Testified(_, incarnation, testimony):
@@ -112,40 +129,42 @@ class Coordinator(RunState):
             case StopRequested():
                 self._on_stop_requested(event, now_s)
             case RestartRequested():
-                self._on_restart_requested(event, now_s)
+                self.on_restart_requested(event, now_s)
+            case ScaleRequested():
+                self.on_scale_requested(event, now_s)
+            case Reloaded():
+                self.on_reloaded(event, now_s)
+            case ResumeRequested(by):
+                self.resume(by, now_s)
             case Tick():
                 self._on_tick(now_s)
-        self._see_takeover(now_s)
-        asks = self._see_silence(now_s)
-        self._check()
-        after = self.record()
-        is_news = orders.cause(after) != orders.cause(before)
-        answers = [self._push(*who) for who in self.roll.runners.items()] if is_news else []
-        if isinstance(event, Heard) and not (is_news and self.roll.has(event.node, event.incarnation)):
-            answers += [] if self.ignores(event) else [self._answer_heard(event)]
-        persisted = [Persist(after)] if after != before else []
-        return [*persisted, *self._asides, *self.rendezvous.new_wants(self.not_asked), *answers, *asks]
 
     @property
     def deadline_s(self) -> float | None:
         """When a Tick is due; None: never."""
+        if self.is_final:
+            return None
         forming_s = self.rendezvous.deadline_s if self.phase is Phase.FORMING and self.takeover is None else None
         silence_s = self.current.leases.deadline_s if self.counts_leases else None
         takeover_s = self.takeover.due_s if self.takeover is not None else None
-        due = (self.backoff_until_s, self.finish_by_s, forming_s, silence_s, takeover_s)
+        parole_s = self.rendezvous.exclusions.deadline_s
+        due = (self.backoff_until_s, self.finish_by_s, forming_s, silence_s, takeover_s, parole_s, *self.planned_due_s)
         return min((d for d in due if d is not None), default=None)
 
     # --- runners -------------------------------------------------------------------------------------------------
 
     def _on_opened(self, now_s: float) -> None:
         self.current.leases.begin(now_s, gone=self.current.gone)
+        self.opened_s = now_s
+        if self.scale_left_s is not None:
+            self.scale_s = now_s + self.scale_left_s
         if self.takeover is not None:
             self.takeover = Takeover(self.takeover.generation, now_s + self.timing.ttl_s)
         if self.phase is Phase.BACKOFF:
             # How much of the wait had passed is not known: the boot-time clock does not outlive a boot.
             self.backoff_until_s = now_s + self.backoff_s
         if self.phase is Phase.FORMING:
-            self._begin_forming(now_s)
+            self.begin_forming(now_s)
 
     def _on_heard(self, event: Heard, now_s: float) -> None:
         node, incarnation, renewal = event.node, event.incarnation, event.renewal
@@ -161,8 +180,8 @@ class Coordinator(RunState):
             return  # told again by a node that does not know yet that it is settled
         was_lost = self.rendezvous.find(node)  # its supd tells of it: nobody is silent there any more
         was_heard = self.roll.bury(node, incarnation)
-        if was_heard:
-            self.rendezvous.forget(node)
+        if was_heard or self.is_seated(node, incarnation):
+            self.rendezvous.bury(node)
         if self.is_seated(node, incarnation):
             self._lose(node, now_s)
         elif not was_heard and not was_lost:  # what cannot even begin must not be started for ever
@@ -176,7 +195,7 @@ class Coordinator(RunState):
         found = verdict.runner_lost(self.case.number + 1, self.generation, node, why)
         self._blame(found, notes.runner_lost(found), node, now_s)
         self.current.lose(node, now_s)
-        self._see_whether_all_gone(now_s)
+        self.see_whether_all_gone(now_s)
 
     def _lapse(self, node: str, why: str, now_s: float) -> None:
         """Nothing of this generation runs on this node any more; of its runner nothing is known (L7)."""
@@ -184,7 +203,7 @@ class Coordinator(RunState):
         self._blame(found, notes.node_lost(found), node, now_s)
         self.current.lapse(node, now_s)
         self._miss(node)
-        self._see_whether_all_gone(now_s)
+        self.see_whether_all_gone(now_s)
 
     def _miss(self, node: str) -> None:
         """Nobody waits for a runner on this node, and who speaks for it next may be another one."""
@@ -195,11 +214,11 @@ class Coordinator(RunState):
         """The generation ends of this, if ranks were lost, and if it does not end of something else already."""
         if node in self.current.gone or self.current.finished_on(node):
             return
-        self._asides.append(note)
+        self.asides.append(note)
         if self.phase is Phase.STOPPING:
-            self._asides += self.case.lose(node, found, self.parts.get(node), now_s)
+            self.asides += self.case.lose(node, found, self.parts.get(node), now_s)
         else:
-            self._open_incident(found, now_s)
+            self.open_incident(found, now_s)
 
     def _see_silence(self, now_s: float) -> list[Ask]:
         """Who is silent, and who is lost (L6, L7)."""
@@ -209,7 +228,7 @@ class Coordinator(RunState):
         seen = generation.leases.look(now_s, generation.gone, self.epoch)
         for node, before, state in seen.changed:
             silent_s = generation.leases.silent_s(node, now_s)
-            self._asides.append(notes.silence(node, before, state, silent_s, generation.number))
+            self.asides.append(notes.silence(node, before, state, silent_s, generation.number))
         for node in seen.lost:
             if self.current is generation:
                 silent_s = generation.leases.silent_s(node, now_s)
@@ -219,21 +238,25 @@ class Coordinator(RunState):
     def _on_runner_failed(self, node: str, reason: str, now_s: float) -> None:
         if node in self.roll.runners:
             return
-        self._note("runner.failed", f"no runner could be started on {node}: {reason}", node=node)
+        self.note("runner.failed", f"no runner could be started on {node}: {reason}", node=node)
         if self.rendezvous.fail(node, reason):
-            self._form_if_forming(now_s)
+            self.form_if_forming(now_s)
             self._tell_unfit(node)
 
     # --- reports -------------------------------------------------------------------------------------------------
 
     def _take_in(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
-        is_unfit = self.rendezvous.hear(node, renewal.offer if renewal.part in SETTLED else None, now_s)
-        self._asides += notes.fenced(node, renewal, self.fenced) if self.rendezvous.knows(node) else ()
+        is_past = renewal.revision < self.revision or self.roll.is_released(node, incarnation)
+        offers = renewal.part in SETTLED and not is_past
+        is_unfit = self.rendezvous.hear(node, renewal.offer if offers else None, now_s)
+        if renewal.notice or node in self.noticed:
+            self.see_notice(node, incarnation, renewal, now_s)
+        self.asides += notes.fenced(node, renewal, self.fenced) if self.rendezvous.knows(node) else ()
         if renewal.generation > self.generation:
             self._hear_ahead(node, incarnation, renewal, now_s)
         elif self.phase is Phase.FORMING:
             if self.rendezvous.may_decide():
-                self._form(now_s)
+                self.form(now_s)
         else:
             self._take_part(node, incarnation, renewal, now_s)
         if is_unfit:
@@ -244,12 +267,13 @@ class Coordinator(RunState):
         if self.phase in LIVE and self.current.concerns(node, incarnation, renewal):
             self.current.take_in(node, renewal, now_s)
             self.has_started |= self.current.reports.all_started
+            self.asides += self.current.resumption.see(node, renewal, self.current.pace, now_s)
             self._judge(node, renewal, now_s)
 
     def _tell_unfit(self, node: str) -> None:
         """The run goes on without a node; where it cannot, that is what it failed of."""
         if not self.is_final:
-            self._asides.append(notes.unfit(node, self.rendezvous.unfit[node]))
+            self.asides.append(notes.unfit(node, self.rendezvous.unfit[node]))
 
     def _hear_ahead(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
         """A runner ahead of us is believed (R3), and what it runs is not touched (R6)."""
@@ -268,7 +292,7 @@ class Coordinator(RunState):
             self._take_over(found, now_s)
         elif self.stop is not None and found.is_late(now_s) and (self.stop.now or not self.roll.busy):
             self.case.close()
-            self._end(Phase.STOPPED, self.reason)
+            self.end(Phase.STOPPED, self.reason)
 
     def _take_over(self, found: Takeover, now_s: float) -> None:
         seats = found.seats()
@@ -276,10 +300,11 @@ class Coordinator(RunState):
         self.current.leases.begin(now_s)
         self.case.close()
         self.restart = self.backoff_until_s = self.finish_by_s = None
+        self.planned = ""
         self.phase = Phase.LAUNCHING if self.stop is None else Phase.STOPPING
-        self.rendezvous.slots = slots_of(seats)
-        self.rendezvous.rest()
-        self._asides.append(notes.taken_over(self.seats))
+        self.rendezvous.launch(self.seats, slots_of(seats))
+        self.see_scale(now_s)
+        self.asides.append(notes.taken_over(self.seats))
         for seat in self.current.seating:
             if self.roll.is_past(seat.incarnation):
                 self._lose(seat.node, now_s)
@@ -288,28 +313,28 @@ class Coordinator(RunState):
 
     def _judge(self, node: str, renewal: Renewal, now_s: float) -> None:
         if self.phase is Phase.STOPPING:
-            self._asides += self.case.hear(node, renewal, now_s)
+            self.asides += self.case.hear(node, renewal, now_s)
         elif (found := verdict.incident(self.case.number + 1, node, renewal)) is not None:
-            self._open_incident(found, ended_at_s(found, renewal, now_s))
+            self.open_incident(found, ended_at_s(found, renewal, now_s))
         elif renewal.part in (Part.STOPPING, Part.STOPPED):
             why = "was told to end by somebody else"
-            self._open_incident(verdict.runner_lost(self.case.number + 1, self.generation, node, why), now_s)
+            self.open_incident(verdict.runner_lost(self.case.number + 1, self.generation, node, why), now_s)
         else:
             self.current.stalled, told = notes.of_stalls(node, self.current.stalled, renewal)
-            self._asides += told
+            self.asides += told
             self._see_progress(now_s)
-        self._asides += notes.unwitnessed(node, renewal, self.current)
+        self.asides += notes.unwitnessed(node, renewal, self.current)
         if renewal.part in (Part.STOPPED, Part.FINISHED):
             self.current.end_on(node)
-            self._see_whether_all_gone(now_s)
+            self.see_whether_all_gone(now_s)
 
     def _see_progress(self, now_s: float) -> None:
         if self.current.reports.all_finished:
-            self._succeed()
+            self.succeed()
             return
         if self.phase is Phase.LAUNCHING and self.current.reports.all_launched:
             self.phase = Phase.RUNNING
-            self._note("generation.ready", f"generation {self.generation}: every rank has started")
+            self.note("generation.ready", f"generation {self.generation}: every rank has started")
         limit_s = self.spec.stop.finish_timeout_s
         if limit_s is not None and self.current.reports.any_ended and self.finish_by_s is None:
             self.finish_by_s = now_s + limit_s
@@ -317,51 +342,31 @@ class Coordinator(RunState):
     # --- operator and time ---------------------------------------------------------------------------------------
 
     def _on_node_lost(self, node: str, by: str, now_s: float) -> None:
-        self._note("operator.node_lost", f"{by} says that nothing runs on {node} any more", node=node, by=by)
+        self.note("operator.node_lost", f"{by} says that nothing runs on {node} any more", node=node, by=by)
         if self.takeover is not None and self.takeover.is_known:
             self._take_over(self.takeover, now_s)
         if self.phase in LIVE and node in self.current.alive:
             self._lapse(node, f"is lost, as {by} says", now_s)
         else:
             self._miss(node)
-            self._form_if_forming(now_s)
+            self.form_if_forming(now_s)
 
     def _on_stop_requested(self, event: StopRequested, now_s: float) -> None:
-        self._note("operator.stopped", f"stop requested by {event.by}, {orders.manner(event)}", by=event.by)
-        self.reason = self.reason or f"stopped by {event.by}"
+        self.note("operator.stopped", f"stop requested by {event.by}, {orders.manner(event)}", by=event.by)
+        if self.stop is None:  # not why it is held, but who came first
+            self.reason = f"stopped by {event.by}"
         if self.phase not in LIVE and self.takeover is None:
-            self._end(Phase.STOPPED, self.reason)
+            self.end(Phase.STOPPED, self.reason)
             return
         self.stop = orders.tighter(self.stop, event, self.generation, self.spec.stop.grace_s)
         if self.phase in LIVE:
             self.phase, self.finish_by_s = Phase.STOPPING, None
 
-    def _on_restart_requested(self, event: RestartRequested, now_s: float) -> None:
-        if self.stop is not None or self.refuses_restart:  # the shell says so
-            return
-        if self.takeover is not None:  # the operator's word that nobody runs what nobody has told of
-            self.current, self.takeover = Generation(self.takeover.generation + 1, ()), None
-            self.case.close()
-            self.phase, self.restart, self.finish_by_s = Phase.FORMING, None, None
-        asked, reason = f"restart requested by {event.by}", one_line(event.reason)
-        why = reason or asked
-        how = f", without {event.without}" if event.without else ""
-        text = f"{asked}{how}: {reason}" if reason else f"{asked}{how}"
-        self._note("operator.restarted", text, by=event.by, without=event.without or None)
-        if event.without or self.restart is None:  # a wish that was accepted is not dropped by a second one without it
-            self.without = event.without
-        if self.phase in LIVE:
-            # Also while a failure is being handled: a restart that was accepted comes, whatever the policy says.
-            self.phase, self.finish_by_s, self.restart = Phase.STOPPING, None, why
-        else:
-            self.restart_reason = "" if self.generation == NO_GENERATION else why
-            self._begin_forming(now_s)  # it comes anyway: at once then
-
     def _on_tick(self, now_s: float) -> None:
         if self.backoff_until_s is not None and now_s >= self.backoff_until_s:
-            self._begin_forming(now_s)
+            self.begin_forming(now_s)
         else:
-            self._form_if_forming(now_s)
+            self.form_if_forming(now_s)
         if self.finish_by_s is not None and now_s >= self.finish_by_s:
             self._on_finish_timeout(self.spec.stop.finish_timeout_s or 0.0, now_s)
 
@@ -370,107 +375,7 @@ class Coordinator(RunState):
         if (late := self.current.unended) is not None:  # else what they have left behind is ended, and ends by itself
             node, ranks = late
             found = verdict.unfinished(self.case.number + 1, self.generation, node, ranks, limit_s)
-            self._open_incident(found, now_s)
-
-    # --- the life of a generation --------------------------------------------------------------------------------
-
-    def _begin_forming(self, now_s: float) -> None:
-        self.phase, self.backoff_until_s, self.restart = Phase.FORMING, None, None
-        self.rendezvous.begin(self.without, now_s)
-        self._form(now_s)
-
-    def _form_if_forming(self, now_s: float) -> None:
-        if self.phase is Phase.FORMING:
-            self._form(now_s)
-
-    def _form(self, now_s: float) -> None:
-        """Begin the next generation if enough nodes offer themselves, and none is being taken over."""
-        if self.takeover is not None:
-            return
-        match self.rendezvous.decide(self.must_not, now_s):
-            case Hopeless(reason, lacks_nodes):
-                self.lacked_nodes = lacks_nodes
-                self._end(Phase.FAILED, reason)
-            case Go(nodes, slots):
-                self._launch(nodes, slots, now_s)
-            case _:  # go on waiting
-                pass
-
-    def _launch(self, nodes: tuple[str, ...], slots: dict[str, int], now_s: float) -> None:
-        offers = {node: self.rendezvous.offer(node) for node in nodes}
-        heirs = notes.heirs(self.rendezvous.slots, slots)
-        seats = seats_for(
-            self.generation + 1,
-            offers,
-            self.roll.runners,
-            self.restart_reason,
-            self.timing,
-            has_witnesses=not self.keeps_isolated,
-        )
-        self.current = Generation(self.generation + 1, seats.values(), launched_s=now_s)
-        self.phase, self.without = Phase.LAUNCHING, ""
-        self.rendezvous.slots = slots
-        self.rendezvous.rest()
-        self._asides += [notes.launched(self.seats, heirs), *notes.counted(self.generation, offers, self.counted)]
-
-    def _open_incident(self, incident: Incident, ended_s: float) -> None:
-        """The generation ends because of this; whatever ends from here on belongs to it (R4)."""
-        self.phase, self.finish_by_s = Phase.STOPPING, None
-        self._asides.append(self.case.open(incident, ended_s))
-
-    def _see_whether_all_gone(self, now_s: float) -> None:
-        if self.phase is Phase.STOPPING and self.current.is_gone:  # R1
-            grace = orders.grace(self.stop, self.spec.stop.grace_s)
-            self._asides.append(notes.ended(self.generation, self.parts.values(), self.current.lasted_s(now_s), grace))
-            self._after_generation(now_s)
-
-    def _after_generation(self, now_s: float) -> None:
-        was_incident = self.case.close()
-        if self.current.reports.all_finished:
-            self._succeed()
-        elif self.stop is not None:
-            self._end(Phase.STOPPED, self.reason)
-        elif self.restart is not None:
-            self.restart_reason = self.restart
-            self._begin_forming(now_s)
-        else:
-            assert was_incident, "a generation ended without a cause"
-            self._decide(now_s)
-
-    def _decide(self, now_s: float) -> None:
-        incident = self.case.incident
-        assert incident is not None
-        failure = failure_of(
-            incident,
-            self.spec,
-            self.current,
-            chooses_port=self.chooses_port,
-            has_ever_started=self.has_started,
-            saved_step=self.saved_step,
-            now_s=now_s,
-        )
-        decision, self.ledger = decide(self.spec.restart, self.ledger, failure, self._draw())
-        match decision:
-            case GiveUp(why):
-                self._end(Phase.FAILED, f"{incident.summary}; {why}")
-            case Again(delay_s, charged, why):
-                self.restart_reason = one_line(incident.summary)
-                when = f"in {delay_s:.1f} s" if delay_s else "at once"
-                self._note("restart.decided", f"{why}, {when}", delay_s=round(delay_s, 3), charged=charged)
-                if delay_s:
-                    self.phase, self.backoff_s, self.backoff_until_s = Phase.BACKOFF, delay_s, now_s + delay_s
-                else:
-                    self._begin_forming(now_s)
-
-    def _succeed(self) -> None:
-        self._end(Phase.SUCCEEDED, "every rank ended with 0")
-
-    def _end(self, phase: Phase, reason: str) -> None:
-        self.phase, self.reason, self.takeover = phase, reason, None
-        self.backoff_until_s = self.finish_by_s = None
-        self.rendezvous.rest()
-        self.current.keep(*self.parts)
-        self._note(f"job.{Outcome(phase.value)}", reason)
+            self.open_incident(found, now_s)
 
     # --- what is said --------------------------------------------------------------------------------------------
 
@@ -485,11 +390,12 @@ class Coordinator(RunState):
         return self._answer(node, incarnation, self.roll.newest[node].number, self.roll.via[node])
 
     def _answer(self, node: str, incarnation: str, number: int, via: str) -> Send:
-        answer = Answer(number=number, epoch=self.epoch, order=self.order_for(node, incarnation))
+        order = self.order_for(node, incarnation)
+        if isinstance(order, Release) and self.roll.has(node, incarnation):  # it may have ended before it is needed
+            self.roll.release(node, incarnation)
+            self.rendezvous.forget(node)
+        answer = Answer(number=number, epoch=self.epoch, order=order)
         return Send(node, incarnation, answer, via)
-
-    def _note(self, kind: str, text: str, **detail: str | int | float | bool | None) -> None:
-        self._asides.append(Note(kind, text, None if self.generation == NO_GENERATION else self.generation, detail))
 
     def _check(self) -> None:
         assert self.current.gone <= self.seats.keys(), "a stranger takes part"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from protocol.ids import NO_GENERATION
+from protocol.job import JobSpec
 from protocol.messages.control import Incident
 from protocol.messages.member import Answer, Assignment, Question, Renewal, Stop, Testimony
 from protocol.restart import Ledger
@@ -20,12 +21,14 @@ class Phase(enum.StrEnum):
     RUNNING = "running"
     STOPPING = "stopping"
     BACKOFF = "backoff"
+    HELD = "held"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
+    PREEMPTED = "preempted"
 
 
-FINAL = {Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED}
+FINAL = {Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.PREEMPTED}
 LIVE = {Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING}
 """Phases in which workers of the generation may be alive."""
 
@@ -65,7 +68,16 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     stalled: tuple[int, ...] = ()  # ranks of the generation of which was told that they make no progress
     is_taken_over: bool = False  # its runners run something newer than `generation`, and have not told all of it
     newer: int = NO_GENERATION  # the number of that, as far as it was heard; what begins next is above it
-    reason: str = ""  # of the final state
+    reason: str = ""  # of the final state, or why it is held
+    made_no_progress: bool = False  # it failed of `no_progress_limit`
+    nnodes: tuple[int, int] | None = None  # least and most, as an operator has scaled it; None: the job's
+    nnodes_replaced: tuple[int, int] | None = None  # the job's, at that time
+    nnodes_before: tuple[int, int] | None = None  # what does until a generation of so many nodes has begun
+    scale_left_s: float | None = None  # of an operator's scale that is to come: after so long without a checkpoint
+    preempted: dict[str, str] = {}  # node -> the start of its supd in which it was given notice: it is not used in that
+    noticed: dict[str, str] = {}  # node -> its runner that has told so; what that one tells again is no other notice
+    revision: int = 0  # of the job
+    planned: str = ""  # why the generation that ends was ended as planned; "": it was not
     last_parts: dict[str, Renewal] = {}  # node -> how its ranks ended (without what they said last), of `lost` nodes;
     # of a run that is over: of all
 
@@ -79,6 +91,23 @@ class Opened:
 
 
 @dataclass(frozen=True)
+class Draining:
+    """A node is to be free. Times are boot-time seconds of the coordinator's node."""
+
+    at_checkpoint: bool  # a run leaves it at its next checkpoint, if it can go on without it
+    go_s: float  # then without one: where `at_checkpoint`, if it can go on without it; else whatever comes of it
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a run may use of a node."""
+
+    devices: tuple[str, ...] | None = None  # of its slots; None: there is no limit there
+
+
+@dataclass(frozen=True)
 class RosterNode:
     """A node of the fleet, as far as a run cares."""
 
@@ -88,6 +117,14 @@ class RosterNode:
     joined: int = 0  # the order in which nodes came to the fleet: 0, 1, 2 …
     labels: Mapping[str, str] = field(default_factory=dict)
     other_runs: int = 0  # active runs other than this one that have ranks there
+    start: str = ""  # which start of its supd that is
+    drain: Draining | None = None
+    signals: frozenset[str] = frozenset()  # that its supd was sent
+    troubles: tuple[float, ...] = ()  # boot-time seconds of incidents of any run whose root was there; oldest first
+    slots: tuple[str, ...] | None = None  # of the node; None: no limit
+    max_jobs: int = 0  # runs at once; 0: no limit
+    grant: Grant | None = Grant()  # None: the run may use nothing there yet
+    lack: str = ""  # why there is no grant: "its 8 slots are llama-7b@9f2c's"; "": it could have one
 
 
 @dataclass(frozen=True)
@@ -160,12 +197,50 @@ class RestartRequested:
 
 
 @dataclass(frozen=True)
+class ScaleRequested:
+    """The operator wants other numbers of nodes, at the next checkpoint, after `deadline_s` without one."""
+
+    nnodes: tuple[int, int]
+    deadline_s: float
+    by: str
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """The operator wants a new generation of another revision of the job, which is on disk."""
+
+    spec: JobSpec
+    revision: int
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ResumeRequested:
+    """The operator wants a run that is held to go on, with its budgets as at its start."""
+
+    by: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
 Event = (
-    Opened | Roster | Heard | Testified | RunnerGone | RunnerFailed | NodeLost | StopRequested | RestartRequested | Tick
+    Opened
+    | Roster
+    | Heard
+    | Testified
+    | RunnerGone
+    | RunnerFailed
+    | NodeLost
+    | StopRequested
+    | RestartRequested
+    | ScaleRequested
+    | Reloaded
+    | ResumeRequested
+    | Tick
 )
 
 # --- effects -----------------------------------------------------------------------------------------------------
@@ -213,4 +288,11 @@ class Ask:
     question: Question
 
 
-Effect = Persist | Note | Want | Send | Ask
+@dataclass(frozen=True)
+class Blame:
+    """The root of an incident that is closed was on this node."""
+
+    node: str
+
+
+Effect = Persist | Note | Want | Send | Ask | Blame

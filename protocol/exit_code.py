@@ -19,13 +19,14 @@ class ExitCode(enum.IntEnum):
     FAILED = 1, "the operation failed"
     USAGE = 2, "usage error"
     NOT_FOUND = 3, "no such job, run, rank or generation"
-    JOB_FAILED = 4, "the job failed (`start`, `restart`, `wait`, `logs --exit-status`)"
-    JOB_STOPPED = 5, "the job was stopped before what was waited for"
+    JOB_FAILED = 4, "the job failed (`start`, `restart`, `resume`, `wait`, `logs --exit-status`)"
+    JOB_STOPPED = 5, "the job was stopped, or preempted, before what was waited for"
     FINDINGS = 6, "something was found (`status --check`, `validate --strict`)"
+    NO_PROGRESS = 7, "the job failed: it made no progress (`restart.no_progress_limit`)"
     UNAVAILABLE = 69, "no supd that answers: absent, hung, of another version, or gone in the middle"  # EX_UNAVAILABLE
     LACKED_NODES = (
         75,
-        "the job failed for too few nodes within `rendezvous.join_timeout`; later there may be",
+        "too few nodes within `rendezvous.join_timeout`, or after some were taken away (`preemption.exit_code`)",
     )  # EX_TEMPFAIL
     NOT_ALLOWED = 77, "not allowed"  # EX_NOPERM
     INVALID = 78, "job.toml or supd.toml has problems"  # EX_CONFIG

@@ -14,24 +14,26 @@ nothing of that runner, or what is no longer true; and while a node may come, so
 yet. N6 a node may come for RECOVERY_S after its link was lost or its
 silence was noticed, and every known one after the host's start; that proves nothing. N7 a clock that is off is told,
 never refused. N8 a name keeps its order number; who is away is forgotten only where the table is full. N9 what a node
-does every second is not told every second.
+does every second is not told every second. N10 a drain is of the name, and lasts until it is lifted; signals are of one
+start of a supd, until an operator has the node used again.
 
 A node never makes this machine raise: links that are not known change nothing.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from protocol import joining
 from protocol.coordinator import Coordinator
-from protocol.coordinator_events import LIVE, RosterNode
+from protocol.coordinator_events import LIVE, Note, RosterNode
 from protocol.fleet_events import (
     Admit,
     Asked,
     DeclaredLost,
+    DrainRequested,
     Drop,
     Effect,
     Event,
@@ -45,11 +47,16 @@ from protocol.fleet_events import (
     Probed,
     Refuse,
     RosterChanged,
+    Seated,
+    Signalled,
     Tick,
+    Troubled,
+    UndrainRequested,
     Unlinked,
 )
 from protocol.messages.control import NodeStatus
 from protocol.messages.fleet import NODES_MAX, Join, Joined, JoinRefused
+from protocol.node_entry import NodeEntry, record_of
 from protocol.versions import agreed
 
 ANSWERS_S = 3.0
@@ -83,18 +90,6 @@ class _Candidate:
     wall_s: float  # our clock, as it asked
 
 
-@dataclass
-class _Node:
-    """A node of the table."""
-
-    record: NodeRecord
-    link: Link | None = None
-    number: int = 0  # of the candidate that it was
-    heard_s: float = -math.inf
-    may_come_until_s: float = -math.inf
-    warnings: tuple[str, ...] = ()
-
-
 def may_live_on(node: str, run: Coordinator) -> bool:
     """Whether a runner of the run may be alive on the node (N5): one with ranks, or one that has none and was heard."""
     has_seat = run.phase in LIVE and node in run.current.alive
@@ -105,6 +100,15 @@ def runner_on(node: str, run: Coordinator) -> str:
     """The runner of the run that may be alive on the node, where one may: its incarnation."""
     has_seat = run.phase in LIVE and node in run.current.alive
     return run.seats[node].incarnation if has_seat else run.roll.runners[node]
+
+
+def nodes_in_use(run: Coordinator) -> Collection[str]:
+    """Nodes on which ranks of the run may be alive, or on which it may go on once its ranks have failed."""
+    if run.is_final:
+        return ()
+    if run.takeover is not None:
+        return run.roll.runners
+    return run.current.alive if run.phase in LIVE else run.seats.keys() & frozenset(run.rendezvous.eligible)
 
 
 class Fleet:
@@ -118,7 +122,7 @@ class Fleet:
         self.host = host
         self.epoch = epoch
         self._seated = seated
-        self._nodes: dict[str, _Node] = {}  # with the host's own
+        self._nodes: dict[str, NodeEntry] = {}  # with the host's own
         self._roster: dict[str, RosterNode] = {}  # what the runs are told of them
         self._names: dict[Link, str] = {}  # of the nodes whose link is open
         self._asked: dict[Link, _Candidate] = {}
@@ -126,6 +130,7 @@ class Fleet:
         self._next_joined = 0
         self._told_s: dict[tuple[str, ...], float] = {}  # when; the oldest first
         self._look_at_s = math.inf
+        self._seats: frozenset[str] | None = None  # nodes on which runs have ranks; None: not known yet
         self._has_changed = False  # the roster, by the event that is being handled
 
     # --- the door ------------------------------------------------------------------------------------------------
@@ -139,8 +144,8 @@ class Fleet:
         self._has_changed = False
         effects: list[Effect]
         match event:
-            case Opened(known):
-                effects = self._on_opened(known, now_s)
+            case Opened(known, wall_s):
+                effects = self._on_opened(known, now_s, wall_s)
             case Asked(link, join, wall_s):
                 effects = self._on_asked(link, join, wall_s, now_s)
             case Probed(link, ok, why):
@@ -151,6 +156,17 @@ class Fleet:
                 effects = self._on_unlinked(link, now_s)
             case DeclaredLost(name):
                 effects = self._on_declared_lost(name, now_s)
+            case DrainRequested(name, drain, wall_s):
+                effects = self._keep_up(name, lambda node: node.drain(drain, now_s, wall_s))
+            case UndrainRequested(name, by):
+                effects = self._keep_up(name, lambda node: node.undrain(by))
+            case Troubled(name, wall_s):
+                effects = self._keep_up(name, lambda node: node.trouble(now_s, wall_s))
+            case Signalled(link, signals):
+                effects = self._on_signalled(link, signals)
+            case Seated(names):
+                self._seats = names
+                effects = [effect for name in self._nodes for effect in self._keep_up(name, lambda node: [])]
             case Tick():
                 effects = self._on_tick(now_s)
         return [*effects, RosterChanged()] if self._has_changed else effects
@@ -163,7 +179,7 @@ class Fleet:
     # --- what it knows -------------------------------------------------------------------------------------------
 
     def roster(self) -> tuple[RosterNode, ...]:
-        """All nodes, in the order in which they came; `other_runs` is the shell's to fill in."""
+        """All nodes, in the order in which they came; what a run has there is the shell's to fill in."""
         return tuple(self._roster.values())
 
     def node_of(self, link: Link) -> str | None:
@@ -180,44 +196,31 @@ class Fleet:
         known = self._nodes.get(node)
         return None if known is None else known.record
 
+    def is_up(self, node: str) -> bool:
+        """Whether its supd answers."""
+        return node in self._roster and self._roster[node].is_up
+
+    def signals_of(self, node: str) -> Mapping[str, int]:
+        """How often its supd has said that it was sent each signal."""
+        return self._nodes[node].signals
+
     def status(self, now_s: float) -> tuple[NodeStatus, ...]:
         """All nodes, for people; what the runs have there is the shell's to fill in."""
-        return tuple(self._status(node, now_s) for node in self._nodes.values())
-
-    def _status(self, node: _Node, now_s: float) -> NodeStatus:
-        record, is_host = node.record, node.record.name == self.host.node
-        is_up = self._roster[record.name].is_up
-        return NodeStatus(
-            node=record.name,
-            state="ready" if is_up else "unreachable",
-            address=record.address,
-            port=record.port,
-            is_host=is_host,
-            clock_off_s=record.clock_off_s,
-            seen_s=round(now_s - node.heard_s, 3) if math.isfinite(node.heard_s) else None,
-            joined_wall_s=record.joined_wall_s,
-            labels=record.labels,
-            note="; ".join(node.warnings) if is_up else self._absence(node),
-            host=record.facts.host,
-            boot_id=record.facts.boot_id,
-            kernel=record.facts.kernel,
-            python=record.facts.python,
-            supd=record.facts.supd,
-            cpus=record.facts.cpus,
-            memory_bytes=record.facts.memory_bytes,
-            devices=record.facts.devices,
+        return tuple(
+            node.status(self.host.node, now_s, is_up=self._roster[name].is_up) for name, node in self._nodes.items()
         )
 
     # --- joining -------------------------------------------------------------------------------------------------
 
-    def _on_opened(self, known: tuple[NodeRecord, ...], now_s: float) -> list[Effect]:
+    def _on_opened(self, known: tuple[NodeRecord, ...], now_s: float, wall_s: float) -> list[Effect]:
         self._next_joined = max((record.joined for record in known), default=-1) + 1
         records = {record.name: record for record in known}
         before = records.get(self.host.node)
         records[self.host.node] = own = self._record(self.host, before, 0.0, self.host.wall_s)
         for record in sorted(records.values(), key=lambda record: record.joined):
             is_host = record.name == self.host.node
-            self._nodes[record.name] = _Node(record, may_come_until_s=now_s + RECOVERY_S)
+            self._nodes[record.name] = entry = NodeEntry(record, may_come_until_s=now_s + RECOVERY_S)
+            entry.read_times(now_s, wall_s)
             self._show(record.name, is_up=is_host, may_come=not is_host)
         if len(self._nodes) > 1:
             self._look_by(now_s + RECOVERY_S)
@@ -272,7 +275,7 @@ class Fleet:
         shown = self._roster[join.node]
         return joining.awaited(record, join) if shown.is_up or shown.may_come else None
 
-    def _is_newer(self, holder: _Node, candidate: _Candidate) -> bool:
+    def _is_newer(self, holder: NodeEntry, candidate: _Candidate) -> bool:
         """Whether the same process has come in by a newer connection, whose probe took less time (N4)."""
         record, join = holder.record, candidate.join
         is_same = (record.identity, record.incarnation) == (join.identity, join.incarnation)
@@ -289,7 +292,7 @@ class Fleet:
         longest = min(away, key=lambda node: (node.heard_s, node.record.joined_wall_s), default=None)
         return longest.record.name if longest is not None else None
 
-    def _admit(self, link: Link, candidate: _Candidate, holder: _Node | None, now_s: float) -> list[Effect]:
+    def _admit(self, link: Link, candidate: _Candidate, holder: NodeEntry | None, now_s: float) -> list[Effect]:
         join = candidate.join
         effects: list[Effect] = []
         if holder is None and len(self._nodes) >= NODES_MAX:
@@ -307,7 +310,9 @@ class Fleet:
         warnings = joining.warnings(self.host, join, off_s)
         host = self.host
         joined = Joined(version=version, epoch=self.epoch, host=host.node, warnings=warnings, identity=host.identity)
-        self._nodes[join.node] = _Node(record, link, candidate.number, heard_s=now_s, warnings=warnings)
+        self._nodes[join.node] = entry = NodeEntry(record, link, candidate.number, heard_s=now_s, warnings=warnings)
+        if holder is not None:
+            entry.succeed(holder)
         self._names[link] = join.node
         self._show(join.node, is_up=True)
         self._look_by(now_s + ANSWERS_S)
@@ -315,21 +320,9 @@ class Fleet:
 
     def _record(self, join: Join, before: NodeRecord | None, off_s: float, wall_s: float) -> NodeRecord:
         """What is kept of a node that joins; `before` is what was kept under its name."""
-        is_same = before is not None and (before.identity, before.incarnation) == (join.identity, join.incarnation)
         if before is None:
             self._next_joined += 1
-        return NodeRecord(
-            name=join.node,
-            identity=join.identity,
-            incarnation=join.incarnation,
-            address=join.address,
-            port=join.port,
-            labels=join.labels,
-            joined=before.joined if before is not None else self._next_joined - 1,
-            facts=join.facts,
-            clock_off_s=off_s,
-            joined_wall_s=before.joined_wall_s if before is not None and is_same else wall_s,
-        )
+        return record_of(join, before, self._next_joined - 1, off_s, wall_s)
 
     def _refuse(self, link: Link, join: Join, refused: JoinRefused, now_s: float) -> list[Effect]:
         if not self._is_news("refused", join.node, joining.where(join), refused.code, now_s=now_s):
@@ -408,13 +401,33 @@ class Fleet:
         self._look_at_s = max(due_s, now_s + LOOK_S)
         return effects
 
-    def _answers(self, node: _Node, now_s: float) -> bool:
+    # --- upkeep --------------------------------------------------------------------------------------------------
+
+    def _keep_up(self, name: str, change: Callable[[NodeEntry], list[Note]]) -> list[Effect]:
+        """Change what is kept of a node, where there is one of that name; then see whether it has become free."""
+        node = self._nodes.get(name)
+        if node is None:
+            return []
+        before, shown = node.record, self._roster[name]
+        notes = change(node)
+        if self._seats is not None:
+            notes += node.see_ranks(has_ranks=name in self._seats)
+        self._show(name, is_up=shown.is_up, may_come=shown.may_come)
+        return [*([Persist(node.record)] if node.record != before else []), *notes]
+
+    def _on_signalled(self, link: Link | None, signals: Mapping[str, int]) -> list[Effect]:
+        name = self.host.node if link is None else self._names.get(link)
+        if name is not None:
+            self._nodes[name].signals = signals
+            self._show(name, is_up=self._roster[name].is_up, may_come=self._roster[name].may_come)
+        return []
+
+    def _answers(self, node: NodeEntry, now_s: float) -> bool:
         return node.link is not None and now_s < node.heard_s + ANSWERS_S
 
     def _show(self, name: str, *, is_up: bool = False, may_come: bool = False) -> None:
         """This is how the runs see the node now."""
-        record = self._nodes[name].record
-        shown = RosterNode(name, is_up=is_up, may_come=may_come, joined=record.joined, labels=record.labels)
+        shown = self._nodes[name].roster_node(is_up=is_up, may_come=may_come)
         if self._roster.get(name) != shown:
             self._roster[name] = shown
             self._has_changed = True
@@ -433,19 +446,12 @@ class Fleet:
             return []
         return [note]
 
-    def _departure(self, node: _Node) -> list[Effect]:
+    def _departure(self, node: NodeEntry) -> list[Effect]:
         """It does not answer, and is not expected any more; told once, over restarts of the host too."""
         if node.record.is_away:
             return []
         node.record = replace(node.record, is_away=True)
-        return [Persist(node.record), joining.left(node.record, self._absence(node))]
-
-    def _absence(self, node: _Node) -> str:
-        if node.link is not None:
-            return "it is silent"
-        if node.heard_s > -math.inf:
-            return "its connection has ended"
-        return f"it has not come back since supd on {self.host.node} started"
+        return [Persist(node.record), joining.left(node.record, node.absence(self.host.node))]
 
     def _is_news(self, *what: str, now_s: float) -> bool:
         """Whether this was not told within TELL_AGAIN_S; it is then."""

@@ -1,14 +1,26 @@
 """What the node table's machine takes in, gives out, and keeps (the machine itself: fleet.py)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from protocol.coordinator_events import Note
 from protocol.messages.fleet import Join, Joined, JoinRefused, NodeFacts
+from protocol.messages.member import Devices
 
 Link = int
 """A connection, by what the shell calls it; never used again for another one."""
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator's wish that a node be free: it takes no new work, and runs leave it."""
+
+    by: str
+    reason: str = ""
+    at_checkpoint: bool = True  # runs leave at their next checkpoint, if they have somewhere to go; else at `go_wall_s`
+    go_wall_s: float  # when they leave without one: of a checkpoint that does not come, or as the operator said
+    is_free: bool = False  # no run has ranks there; that was told
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +38,12 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     clock_off_s: float = 0.0  # its clock against the coordinator's, as it joined
     joined_wall_s: float = 0.0  # when this incarnation did
     is_away: bool = False  # it was told that it does not answer, and not that it does again
+    slots: Devices | None = None  # as in Join
+    max_jobs: int = 0
+    drain: Drain | None = None  # an operator wants it free
+    troubles: tuple[float, ...] = ()  # wall-clock times of incidents, of any run, whose root was there; oldest first
+    undrained: int = 0  # how often an operator has had it used again, in this incarnation …
+    forgiven: dict[str, int] = {}  # … and how often that supd had been sent each signal by then
 
 
 # --- events ------------------------------------------------------------------------------------------------------
@@ -36,6 +54,7 @@ class Opened:
     """The first event, once: these are the nodes in the journal."""
 
     known: tuple[NodeRecord, ...]
+    wall_s: float = 0.0  # our clock, by which what was kept of times is turned into boot-time seconds
 
 
 @dataclass(frozen=True)
@@ -78,11 +97,64 @@ class DeclaredLost:
 
 
 @dataclass(frozen=True)
+class DrainRequested:
+    """An operator wants a node free; `wall_s` is our clock. A second wish stands for the first."""
+
+    node: str
+    drain: Drain
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class UndrainRequested:
+    """An operator wants it used again: its drain, its troubles and its notices are forgotten."""
+
+    node: str
+    by: str
+
+
+@dataclass(frozen=True)
+class Troubled:
+    """The root of an incident of a run was on this node."""
+
+    node: str
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """The supd of a node reports how often it was sent each signal, since it was started."""
+
+    link: Link | None  # None: the host's own
+    signals: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Seated:
+    """These are all the nodes on which runs have ranks."""
+
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Opened | Asked | Probed | Heard | Unlinked | DeclaredLost | Tick
+Event = (
+    Opened
+    | Asked
+    | Probed
+    | Heard
+    | Unlinked
+    | DeclaredLost
+    | DrainRequested
+    | UndrainRequested
+    | Troubled
+    | Signalled
+    | Seated
+    | Tick
+)
 
 # --- effects -----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from protocol.leases import Leases
 from protocol.messages.member import Part, Renewal
 from protocol.pace import Pace
 from protocol.reports import Reports
+from protocol.resumption import Resumption
+from protocol.saves import Saves
 from protocol.seating import fits, lost_its_port
 from protocol.verdict import without_tails
 
@@ -49,6 +51,8 @@ class Generation:
         self.unwitnessed: set[str] = set()  # nodes of which was told that they reach none of their witnesses
         self.stalled = stalled  # ranks of which was told that they make no progress
         self.pace = Pace()  # of its steps
+        self.saves = Saves(is_begun_here=launched_s is not None)
+        self.resumption = Resumption(self.seating[0].assignment.resume_step if self.seating else None)
         self.launched_s = launched_s
         self._looked_s: float | None = None  # when the steps were
 
@@ -61,6 +65,7 @@ class Generation:
 
     def take_in(self, node: str, renewal: Renewal, now_s: float) -> None:
         """A report that concerns this generation."""
+        self.saves.see(node, renewal)
         self.reports.take_in(node, renewal)
         if self._looked_s is None or now_s >= self._looked_s + STEPS_S:
             self._looked_s = now_s
@@ -70,6 +75,7 @@ class Generation:
     def end_on(self, node: str) -> None:
         """Nothing of it is alive on this node, as its runner says."""
         self.gone.add(node)
+        self.reports.unanswered.discard(node)
 
     def lose(self, node: str, now_s: float) -> None:
         """The runner of this node is proven gone."""
@@ -83,6 +89,7 @@ class Generation:
 
     def _miss(self, node: str, now_s: float) -> None:
         self.gone.add(node)
+        self.reports.unanswered.discard(node)
         self.alive -= {node}
         self.leases.end(node, now_s)
         self.keep(node)
@@ -112,6 +119,10 @@ class Generation:
         """The first node with ranks of whose end nobody knows, and these; None: all have ended, as far as is known."""
         late = ((node, self.reports.unended(seat)) for node, seat in self.seats.items())
         return next(((node, ranks) for node, ranks in late if ranks), None)
+
+    def silent_ranks(self, node: str) -> tuple[int, ...]:
+        """The ranks of a node that live, as far as is known, and have not answered the pre-signal."""
+        return () if node in self.gone else self.reports.silent(node)
 
     def has_lost_its_port(self, culprit: int | None) -> bool:
         """Whether rank 0 found the port taken that was chosen for it."""

@@ -48,6 +48,7 @@ class Watched:
     state: StallState | None = None  # of its process, looked up when a limit had passed; None: not since its last sign
     stall: Stall | None = None
     note: str = ""  # why a limit does not hold for it
+    first_step: int | None = None  # at the first look that showed one
 
     @property
     def has_shown(self) -> bool:
@@ -67,9 +68,15 @@ class Watched:
     def saw(self, sample: Sample) -> None:
         """It has given a sign."""
         self.has_moved |= sample.step is not None or sample.phase == self.sample.phase
-        self.sample = sample
+        self.shows(sample)
         self.silent_s = self.held_s = 0.0
         self.state, self.stall, self.note = None, None, ""
+
+    def shows(self, sample: Sample) -> None:
+        """This is what it shows now."""
+        self.sample = sample
+        if self.first_step is None:
+            self.first_step = sample.step
 
     def cut(self, counted_s: float) -> None:
         """No more of its silence counts than this."""
@@ -130,7 +137,7 @@ class Health:
         self._live.discard(rank)
         stall = self.ranks[rank].stall
         if sample is not None and (stall is None or not stall.is_fatal):
-            self.ranks[rank].sample = sample
+            self.ranks[rank].shows(sample)
 
     def stop_watching(self) -> None:
         """The ranks are being stopped."""

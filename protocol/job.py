@@ -75,6 +75,8 @@ class TopologyTable(msgspec.Struct, frozen=True, kw_only=True):
     node_labels: dict[str, str] = {}  # that a node must have
     rank_order: str = "name"  # "join", "label:KEY"
     role: str = "default"
+    grow_min_interval_s: float = 900.0  # a generation lives at least so long before it ends to enlarge the world
+    grow_without_checkpoint: bool = False  # enlarge it at once where there is no [checkpoint], hence no safe point
 
     @property
     def nnodes_wanted(self) -> int:
@@ -107,6 +109,12 @@ class RestartTable(msgspec.Struct, frozen=True, kw_only=True):
     backoff_max_s: float = 120.0
     on_startup_failure: str = "fail"  # or "restart"
     start_after_s: float = 10.0
+    max_infra_restarts: int = -1  # after losses of nodes and runners, fences, spawns that fail by the node's fault
+    restart_window_s: float = 0.0  # within which both budgets count; 0: the whole run
+    no_progress_limit: int = 3  # failures in a row of one cause at one step; 0: no limit
+    exclude_node_after: int = 2  # incidents within an hour whose root is on one node; 0: never
+    count_membership: bool = False  # nodes that come and go are charged to `max_restarts`, as torchrun does
+    on_budget_spent: str = "fail"  # or "hold"
     never_on_exit: tuple[int, ...] = ()
     always_on_exit: tuple[int, ...] = ()
 
@@ -147,6 +155,23 @@ class CheckpointTable(msgspec.Struct, frozen=True, kw_only=True):
     """[checkpoint]: how a save is noticed."""
 
     marker: str = ""  # file whose number is the last saved step
+    log_pattern: str = ""  # with a group `step`: a line of the ranks' output that tells of a save
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether there is a way to see a save, hence safe points."""
+        return bool(self.marker or self.log_pattern)
+
+
+class PreemptionTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[preemption]: how a node is told that it will be taken away, and what follows."""
+
+    signals: tuple[str, ...] = ()  # to supd or the runner there
+    notice_command: tuple[str, ...] = ()  # ends with 0: notice; with another code later: it is withdrawn
+    notice_interval_s: float = 5.0
+    lead_time_s: float = 0.0  # from the notice until the node is gone; 0: not known
+    then: str = "exit"  # where too few nodes are left: the run is over, or it "wait-for-nodes"
+    exit_code: int = 75  # of `start --follow` and `logs --exit-status` for a run that was preempted
 
 
 MAX_FILE_BYTES_MIN, MAX_FILE_BYTES_MAX = 64 << 10, 2 << 30
@@ -176,6 +201,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     progress: ProgressTable = ProgressTable()
     hang: HangTable = HangTable()
     checkpoint: CheckpointTable = CheckpointTable()
+    preemption: PreemptionTable = PreemptionTable()
     logs: LogsTable = LogsTable()
     origins: dict[str, str] = {}  # key path -> who gave it: "file", "--set", "--name", "--"; others are defaults
 
@@ -203,3 +229,4 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     spec: JobSpec
     submitter: Submitter
+    revision: int = 0  # counts up with each `restart --reload`; a runner serves the one that it was welcomed with

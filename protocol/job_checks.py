@@ -7,6 +7,7 @@ import signal
 from protocol.checks import (
     MAX_INT,
     array_of,
+    duration,
     integer,
     limit,
     matching,
@@ -30,7 +31,7 @@ from protocol.tables import (
 
 PATTERN_CHARS_MAX = 1000
 PATTERN_REPEATS_MAX = 10_000
-"""Of `progress.log_pattern`: a compiled pattern holds a{1000} a thousand times, and the runner holds the pattern."""
+"""Of a `log_pattern`: a compiled pattern holds a{1000} a thousand times, and the runner holds the pattern."""
 
 
 _SIGNAL_FORM = "(?:[A-Za-z][A-Za-z0-9+-]*)"
@@ -60,6 +61,33 @@ def signal_name(refused: dict[str, str], *, is_empty_allowed: bool = False) -> C
         return name
 
     return check
+
+
+NOTICE_SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT")
+"""That schedulers send, and that supd and a runner listen to."""
+
+_any_signal = signal_name({})
+
+
+@accepts(_any_signal.json_schema)
+def notice_signal(at: Spot, value: object) -> object:
+    """The name of a signal that can be a notice of preemption."""
+    name = _any_signal(at, value)
+    if isinstance(name, str) and name in signal.Signals.__members__ and name not in NOTICE_SIGNALS:
+        at.wrong(Kind.SIGNAL, value, "cannot be a notice", f"write {', '.join(NOTICE_SIGNALS[:-1])} or SIGINT")
+    return name
+
+
+PAUSE_MIN_S = 0.1
+
+
+@accepts(duration.json_schema)
+def pause(at: Spot, value: object) -> object:
+    """Seconds between two runs of a command: PAUSE_MIN_S or more."""
+    pause_s = duration(at, value)
+    if isinstance(pause_s, float) and pause_s < PAUSE_MIN_S:
+        at.wrong(Kind.RANGE, value, "is too often", 'write "100ms" or more')
+    return pause_s
 
 
 _VARIABLE_SCHEMA = {
@@ -151,9 +179,23 @@ def limits(at: Spot, value: object) -> object:
     return {name: -1 if limit == "unlimited" else limit for name, limit in sound.items()}
 
 
-@accepts({"type": "string", "maxLength": PATTERN_CHARS_MAX, "pattern": r"^$|\(\?P<step>"})
+_PATTERN_SCHEMA = {"type": "string", "maxLength": PATTERN_CHARS_MAX, "pattern": r"^$|\(\?P<step>"}
+
+
+@accepts(_PATTERN_SCHEMA)
 def log_pattern(at: Spot, value: object) -> object:
-    """A regular expression with a group `step` that costs little to compile, or ""."""
+    """A regular expression that finds progress."""
+    return _pattern(at, value, "without it supd can't measure progress, so [hang] would be blind")
+
+
+@accepts(_PATTERN_SCHEMA)
+def checkpoint_pattern(at: Spot, value: object) -> object:
+    """A regular expression that finds saves."""
+    return _pattern(at, value, "without it nobody knows what was saved")
+
+
+def _pattern(at: Spot, value: object, note: str) -> object:
+    """A regular expression with a group `step` that costs little to compile, or ""; `note` says why it needs one."""
     if not isinstance(value, str):
         return string(at, value)
     repeats = math.prod(max(int(least), 1) for least in re.findall(r"\{([0-9]{1,9})", value))
@@ -170,7 +212,6 @@ def log_pattern(at: Spot, value: object) -> object:
         at.wrong(Kind.PATTERN, value, f"is not a regular expression: {exc}", "see Python's `re`")
     else:
         if value and "step" not in groups:
-            note = "without it supd can't measure progress, so [hang] would be blind"
             at.found.add(
                 Kind.PATTERN,
                 at.path,

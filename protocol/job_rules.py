@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from protocol.errors import About, KeyPath, Problem
@@ -12,7 +12,7 @@ from protocol.tables import Found, Kind, did_you_mean, key_text, quoted
 
 PROGRAMS = ("script", "module", "command")
 PATTERN_GROUPS = ("step", "total", "loss")
-"""What `progress.log_pattern` can find in a line."""
+"""What `progress.log_pattern` can find in a line; `checkpoint.log_pattern` finds the step."""
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """By which interface ranks talk: variables of torch's gloo and tensorpipe, and of NCCL (which takes `=NAME`, too)."""
@@ -119,6 +119,8 @@ def warnings_of(spec: JobSpec) -> Iterator[Problem]:
     yield from _out_of_order(spec)
     yield from _of_nodes(spec)
     yield from _loopback(spec)
+    yield from _of_growing(spec)
+    yield from _of_preemption(spec)
 
 
 def _blind(spec: JobSpec) -> Iterator[Problem]:
@@ -143,7 +145,7 @@ def _blind(spec: JobSpec) -> Iterator[Problem]:
 def _unsaved(spec: JobSpec) -> Iterator[Problem]:
     """Restarts that supd cannot tell to be worth it."""
     wants_restarts = spec.is_written("restart.max_restarts") and spec.restart.max_restarts > 0
-    if wants_restarts and spec.restart.policy != "never" and not spec.checkpoint.marker:
+    if wants_restarts and spec.restart.policy != "never" and not spec.checkpoint.is_watched:
         message = "restarts are wanted, and [checkpoint] does not say how a save is seen"
         hint = 'a restart begins at the last checkpoint: write [checkpoint] and below it marker = "out/latest.txt"'
         yield _warning(Kind.UNSAVED, ("restart", "max_restarts"), message, hint)
@@ -161,6 +163,7 @@ def _without_effect(spec: JobSpec) -> Iterator[Problem]:
         message = "`stop.pre_signal` has no effect without `stop.pre_wait`: `stop.signal` follows at once"
         yield _warning(Kind.NO_EFFECT, ("stop", "pre_signal"), message, 'write pre_wait = "1m", or leave it out')
     yield from _without_restarts(spec)
+    yield from _without_budget(spec)
     yield from _of_other_sources(spec)
     yield from _of_log_lines(spec)
 
@@ -171,6 +174,10 @@ def _without_restarts(spec: JobSpec) -> Iterator[Problem]:
         return
     without_effect = {
         "max_restarts": spec.is_written("restart.max_restarts") and restart.max_restarts != 0,
+        "max_infra_restarts": spec.is_written("restart.max_infra_restarts") and restart.max_infra_restarts != 0,
+        "restart_window": restart.restart_window_s > 0,
+        "no_progress_limit": spec.is_written("restart.no_progress_limit") and restart.no_progress_limit != 0,
+        "on_budget_spent": restart.on_budget_spent == "hold",
         "on_startup_failure": restart.on_startup_failure == "restart",
         "always_on_exit": bool(restart.always_on_exit),
     }
@@ -178,6 +185,21 @@ def _without_restarts(spec: JobSpec) -> Iterator[Problem]:
         message = f'`restart.{key}` has no effect where `restart.policy` is "never"'
         other = (About(("restart", "policy")), "no restart at all")
         yield _warning(Kind.NO_EFFECT, ("restart", key), message, "leave one of them out", other)
+
+
+def _without_budget(spec: JobSpec) -> Iterator[Problem]:
+    """What belongs to budgets that are never spent."""
+    restart = spec.restart
+    if restart.policy == "never" or restart.max_restarts >= 0:
+        return
+    without_effect = {
+        "restart_window": restart.restart_window_s > 0 and restart.max_infra_restarts < 0,
+        "count_membership": restart.count_membership,
+    }
+    for key in (key for key, is_meant in without_effect.items() if is_meant):
+        message = f"`restart.{key}` has no effect where `restart.max_restarts` is -1, which is no limit"
+        other = (About(("restart", "max_restarts")), "no limit")
+        yield _warning(Kind.NO_EFFECT, ("restart", key), message, "leave it out, or write a limit", other)
 
 
 def _of_other_sources(spec: JobSpec) -> Iterator[Problem]:
@@ -189,7 +211,7 @@ def _of_other_sources(spec: JobSpec) -> Iterator[Problem]:
     without_effect = {
         "log_pattern": bool(progress.log_pattern) and progress.source != "log",
         "file": bool(progress.file) and progress.source != "file",
-        "log_ranks": spec.is_written("progress.log_ranks") and not progress.log_pattern and is_none,
+        "log_ranks": spec.is_written("progress.log_ranks") and is_none and not _looks_at_lines(spec),
         "total_steps": progress.total_steps > 0 and is_none,
     }
     for key in (key for key, is_meant in without_effect.items() if is_meant):
@@ -201,20 +223,17 @@ def _of_other_sources(spec: JobSpec) -> Iterator[Problem]:
 def _of_log_lines(spec: JobSpec) -> Iterator[Problem]:
     """What of the search in the ranks' output finds nothing."""
     progress, nproc = spec.progress, spec.topology.nproc_per_node
-    if progress.source not in ("auto", "log"):
+    yield from _unread_groups("checkpoint", spec.checkpoint.log_pattern, ("step",))
+    if progress.source not in ("auto", "log") and not spec.checkpoint.log_pattern:
         return
-    if not progress.log_pattern:
+    if not _looks_at_lines(spec):
         if spec.is_written("progress.log_ranks"):
             message = "`progress.log_ranks` has no effect without `progress.log_pattern`"
             hint = r"write log_pattern = 'step (?P<step>\d+)', or leave it out"
             yield _warning(Kind.NO_EFFECT, ("progress", "log_ranks"), message, hint)
         return
-    for name in re.compile(progress.log_pattern).groupindex:
-        is_used = any(f"{before}{name})" in progress.log_pattern for before in ("(?P=", "(?("))
-        if name not in PATTERN_GROUPS and not is_used:
-            message = f"`progress.log_pattern` has a group `{name}`, which nothing reads"
-            hint = did_you_mean(name, PATTERN_GROUPS) or f"those that are read: {', '.join(PATTERN_GROUPS)}"
-            yield _warning(Kind.NO_EFFECT, ("progress", "log_pattern"), message, hint)
+    if progress.source in ("auto", "log"):
+        yield from _unread_groups("progress", progress.log_pattern, PATTERN_GROUPS)
     if isinstance(nproc, int):
         ranks = nproc * spec.topology.nnodes_wanted
         try:
@@ -224,6 +243,19 @@ def _of_log_lines(spec: JobSpec) -> Iterator[Problem]:
             hint = f"ranks are 0 to {ranks - 1}" if ranks > 1 else "there is rank 0 only"
             other = (About(("topology", "nproc_per_node")), "ranks of the job")
             yield _warning(Kind.BLIND, ("progress", "log_ranks"), message, hint, other)
+
+
+def _looks_at_lines(spec: JobSpec) -> bool:
+    return bool(spec.progress.log_pattern or spec.checkpoint.log_pattern)
+
+
+def _unread_groups(table: str, pattern: str, groups: Sequence[str]) -> Iterator[Problem]:
+    for name in re.compile(pattern).groupindex:
+        is_used = any(f"{before}{name})" in pattern for before in ("(?P=", "(?("))
+        if name not in groups and not is_used:
+            message = f"`{table}.log_pattern` has a group `{name}`, which nothing reads"
+            hint = did_you_mean(name, groups) or f"those that are read: {', '.join(groups)}"
+            yield _warning(Kind.NO_EFFECT, (table, "log_pattern"), message, hint)
 
 
 def _of_nodes(spec: JobSpec) -> Iterator[Problem]:
@@ -245,6 +277,50 @@ def _of_nodes(spec: JobSpec) -> Iterator[Problem]:
 
 def _other_nnodes(spec: JobSpec) -> tuple[About, str] | None:
     return (About(("topology", "nnodes")), "nodes of the job") if spec.is_written("topology.nnodes") else None
+
+
+def _of_growing(spec: JobSpec) -> Iterator[Problem]:
+    """What is said of enlarging the world where it is not enlarged, or not so."""
+    topology = spec.topology
+    for key in ("grow_min_interval", "grow_without_checkpoint"):
+        is_meant = spec.is_written(f"topology.{key}")
+        if is_meant and topology.extra_nodes != "grow":
+            message = f'`topology.{key}` has no effect where `topology.extra_nodes` is "standby"'
+            is_given = spec.is_written("topology.extra_nodes")
+            other = (About(("topology", "extra_nodes")), "further nodes are spares") if is_given else None
+            yield _warning(
+                Kind.NO_EFFECT, ("topology", key), message, 'write extra_nodes = "grow", or leave it out', other
+            )
+    if topology.grow_without_checkpoint and topology.extra_nodes == "grow" and spec.checkpoint.is_watched:
+        message = "`topology.grow_without_checkpoint` has no effect where there is a [checkpoint]"
+        hint = "leave it out: the world is enlarged at the next checkpoint"
+        other = (About(("checkpoint",)), "saves are seen")
+        yield _warning(Kind.NO_EFFECT, ("topology", "grow_without_checkpoint"), message, hint, other)
+
+
+def _of_preemption(spec: JobSpec) -> Iterator[Problem]:
+    """What is said of preemptions that are not noticed, or not so, and a notice that is too short."""
+    table = spec.preemption
+    is_noticed = bool(table.signals or table.notice_command)
+    written = [key for key in ("lead_time", "then", "exit_code") if spec.is_written(f"preemption.{key}")]
+    for key in () if is_noticed else written:
+        message = f"`preemption.{key}` has no effect without `preemption.signals` or `preemption.notice_command`"
+        hint = 'write signals = ["SIGUSR1"], or whatever your scheduler sends'
+        yield _warning(Kind.NO_EFFECT, ("preemption", key), message, hint)
+    if spec.is_written("preemption.notice_interval") and not table.notice_command:
+        message = "`preemption.notice_interval` has no effect without `preemption.notice_command`"
+        hint = 'write notice_command = ["…"], or leave it out'
+        yield _warning(Kind.NO_EFFECT, ("preemption", "notice_interval"), message, hint)
+    if is_noticed and "exit_code" in written and table.then != "exit":
+        message = f'`preemption.exit_code` has no effect where `preemption.then` is "{table.then}"'
+        other = (About(("preemption", "then")), "the run goes on")
+        yield _warning(Kind.NO_EFFECT, ("preemption", "exit_code"), message, "leave one of them out", other)
+    if is_noticed and 0 < table.lead_time_s < spec.stop.grace_s:
+        lead, grace = f"{table.lead_time_s:g}s", f"{spec.stop.grace_s:g}s"
+        message = f"`preemption.lead_time` ({lead}) is over before `stop.grace` ({grace}): the node is gone by then"
+        limit = (About(("stop", "grace")), "the longest end of a rank") if spec.is_written("stop.grace") else None
+        hint = f'write [stop] grace = "{lead}" or less'
+        yield _warning(Kind.OUT_OF_ORDER, ("preemption", "lead_time"), message, hint, limit)
 
 
 def _loopback(spec: JobSpec) -> Iterator[Problem]:

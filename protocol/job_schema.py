@@ -24,6 +24,7 @@ from protocol.job import MAX_FILE_BYTES_MAX, MAX_FILE_BYTES_MIN, MAX_NNODES, MAX
 from protocol.job_checks import (
     CANNOT_BE_CAUGHT,
     WOULD_ONLY_SUSPEND,
+    checkpoint_pattern,
     command,
     env,
     exit_codes,
@@ -32,6 +33,8 @@ from protocol.job_checks import (
     limits,
     log_pattern,
     module,
+    notice_signal,
+    pause,
     phases,
     rank_selector,
     signal_name,
@@ -117,6 +120,21 @@ SCHEMA = Schema(
                 "nodes above the least number: standby: they are spares, of which one takes the place of a node that "
                 "is lost; grow: they enlarge the world",
             ),
+            "grow_min_interval": Key(
+                duration,
+                "duration",
+                '"15m"',
+                "a generation lives at least so long before it is ended to enlarge the world; then that waits for the "
+                "next checkpoint, at most 30 minutes",
+                field="grow_min_interval_s",
+            ),
+            "grow_without_checkpoint": Key(
+                boolean,
+                "bool",
+                "false",
+                "enlarge the world at once after `grow_min_interval` where there is no [checkpoint], so that no moment "
+                "is known at which nothing is lost; false: such a job is not enlarged",
+            ),
             "nodes": Key(
                 node_globs, "[glob]", "[]", 'names of nodes that may run the job, as in `["gpu-0*"]`; []: every node'
             ),
@@ -155,7 +173,8 @@ SCHEMA = Schema(
                 patience,
                 "duration",
                 '"10m"',
-                "wait for the least number of nodes; then the run fails",
+                "wait for the least number of nodes; then the run fails (exit code 75). It does not run while only "
+                "slots are waited for, which other runs have",
                 field="join_timeout_s",
             ),
             "last_call": Key(
@@ -183,7 +202,55 @@ SCHEMA = Schema(
                 "never: the first failure ends the run",
             ),
             "max_restarts": Key(
-                integer(-1, 1_000_000), "int", "10", "restarts after failures over the whole run; -1: no limit"
+                integer(-1, 1_000_000),
+                "int",
+                "10",
+                "restarts after failures of the program, within `restart_window`; -1: no limit. Restarts that an "
+                "operator, a planned change or a preemption brings are not counted",
+            ),
+            "max_infra_restarts": Key(
+                integer(-1, 1_000_000),
+                "int",
+                "-1",
+                "restarts after losses of nodes and runners and after spawns that fail by the node's fault, within "
+                "`restart_window`; -1: no limit",
+            ),
+            "restart_window": Key(
+                duration,
+                "duration",
+                '"0s"',
+                'only restarts of the last so long count for these two; "0s": those of the whole run. Time in which '
+                "the coordinator is away does not pass",
+                field="restart_window_s",
+            ),
+            "no_progress_limit": Key(
+                integer(0, 1_000_000),
+                "int",
+                "3",
+                "so many failures in a row of one cause at one step end the run (exit code 7), where the step is "
+                "known; 0: no limit",
+            ),
+            "exclude_node_after": Key(
+                integer(0, 50),
+                "int",
+                "2",
+                "after so many incidents within an hour that began on one node, in whichever runs, this job does "
+                "without the node for a while where it can: 15 minutes, then twice as long each time, at most a day; "
+                "0: never",
+            ),
+            "count_membership": Key(
+                boolean,
+                "bool",
+                "false",
+                "charge what nodes that come and go bring to `max_restarts` (enlarging, scaling, lost nodes), as "
+                "torchrun does",
+            ),
+            "on_budget_spent": Key(
+                choice("fail", "hold"),
+                '"fail" or "hold"',
+                '"fail"',
+                "what follows where a budget is spent or the run makes no progress; hold: it waits with its nodes for "
+                "`supctl resume`",
             ),
             "stable_after": Key(
                 duration,
@@ -217,7 +284,7 @@ SCHEMA = Schema(
                 field="start_after_s",
             ),
             "never_on_exit": Key(exit_codes, "[int]", "[]", "exit codes (1 to 255) after which the run fails at once"),
-            "always_on_exit": Key(exit_codes, "[int]", "[]", "exit codes that always restart and are not counted"),
+            "always_on_exit": Key(exit_codes, "[int]", "[]", "exit codes that always restart and are not charged"),
         },
         "stop": {
             "pre_signal": Key(
@@ -333,6 +400,52 @@ SCHEMA = Schema(
                 "a file whose number is the last saved step: supd tells progress by it",
                 is_expanded=True,
             ),
+            "log_pattern": Key(
+                checkpoint_pattern,
+                "regex",
+                '""',
+                "a line that tells of a save, with a group `step`: `'saved step (?P<step>\\d+)'`; is looked for in the "
+                "output of the ranks of `progress.log_ranks`, as `progress.log_pattern` is",
+            ),
+        },
+        "preemption": {
+            "signals": Key(
+                array_of(notice_signal),
+                "[signal]",
+                "[]",
+                "SIGTERM, SIGUSR1, SIGUSR2, SIGHUP or SIGINT: one that supd or the run's runner on a node is sent "
+                "says that the node is about to be taken away",
+            ),
+            "notice_command": Key(
+                command,
+                "[string]",
+                "",
+                "is run on every node again and again; ends it with 0, the node is about to be taken away; with "
+                "another code later, that is withdrawn",
+            ),
+            "notice_interval": Key(
+                pause, "duration", '"5s"', "from one run of `notice_command` to the next", field="notice_interval_s"
+            ),
+            "lead_time": Key(
+                duration,
+                "duration",
+                '"0s"',
+                'from the notice until the node is gone: `stop.pre_wait` is cut so that `stop.grace` fits in; "0s": '
+                "not known",
+                field="lead_time_s",
+            ),
+            "then": Key(
+                not_yet(choice("exit", "wait-for-nodes"), "requeue", 'write "exit", or "wait-for-nodes"'),
+                '"exit" or "wait-for-nodes"',
+                '"exit"',
+                "what follows where too few nodes are left: the run is over, or it waits for others, without a limit",
+            ),
+            "exit_code": Key(
+                integer(1, 255),
+                "int",
+                "75",
+                "what `start --follow` and `logs --exit-status` end with for a run that is over by a preemption",
+            ),
         },
         "logs": {
             "max_file": Key(
@@ -373,25 +486,14 @@ SCHEMA = Schema(
             "description",
             "labels",
             "health",
-            "preemption",
             "hooks",
             "notify",
         ),
         "run": ("preload", "launcher", "backend"),
-        "topology": ("grow_min_interval", "grow_without_checkpoint"),
         "devices": ("kind", "numa", "require_free"),
-        "restart": (
-            "max_infra_restarts",
-            "restart_window",
-            "no_progress_limit",
-            "exclude_node_after",
-            "count_membership",
-            "on_budget_spent",
-        ),
         "rendezvous": ("interface", "master_addr"),
         "progress": ("preset",),
         "hang": ("auto_factor", "auto_min", "auto_warmup", "output_silence"),
-        "checkpoint": ("log_pattern",),
         "logs": ("split", "dir", "console"),
     },
 )

@@ -51,7 +51,10 @@ State = Running | Warned | Terminating | Killing | Exited
 
 @dataclass(frozen=True)
 class StopRequested:
-    """End it: `pre_signal` (0: none), after `pre_wait_s` `signal`, after `grace_s` SIGKILL; or SIGKILL `now`."""
+    """End it: `pre_signal` (0: none), after `pre_wait_s` `signal`, after `grace_s` SIGKILL; or SIGKILL `now`.
+
+    With a `pre_wait_s` of 0 the pre-wait of a worker that has the pre-signal is over.
+    """
 
     pre_signal: int
     pre_wait_s: float
@@ -141,6 +144,7 @@ def _on_stop(state: State, stop: StopRequested, now_s: float) -> tuple[State, li
             state, signals = _terminate(stop.signal, stop.grace_s, now_s)
             return state, [stop.pre_signal, *signals] if stop.pre_signal else signals
         case Warned(term_at_s):
+            term_at_s = min(term_at_s, now_s + stop.pre_wait_s)  # if that is now, the next tick is due at once
             return Warned(term_at_s, stop.signal, min(state.grace_s, stop.grace_s)), []
         case Terminating(kill_at_s):
             return Terminating(min(kill_at_s, now_s + stop.grace_s)), []

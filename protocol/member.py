@@ -41,6 +41,7 @@ from protocol.member_events import (
     Linked,
     Looked,
     LookUpOffer,
+    Noticed,
     Offered,
     Persist,
     Questioned,
@@ -48,6 +49,7 @@ from protocol.member_events import (
     Renew,
     Sample,
     Saved,
+    SeenDone,
     Signal,
     Spawn,
     TermLeftovers,
@@ -56,13 +58,12 @@ from protocol.member_events import (
     WordHeard,
     Wrote,
 )
-from protocol.member_rank import Rank
+from protocol.member_rank import Rank, Ranks
 from protocol.messages.member import (
     STUCK_PIDS_MAX,
     Assignment,
     Offer,
     Part,
-    RankReport,
     Release,
     Renewal,
     Run,
@@ -71,27 +72,35 @@ from protocol.messages.member import (
     Tell,
     Wait,
 )
+from protocol.readiness import Readiness
 from protocol.reports import lasting
 from protocol.signals import signal_number
 from protocol.standing import Standing
+from protocol.stopping import Stopping
 
 
 class Member:
     """State machine of one runner: no IO, no clock, no randomness of its own."""
 
-    def __init__(self, spec: JobSpec, now_s: float, *, orphan_wait_s: float, linger_s: float) -> None:
+    def __init__(
+        self, spec: JobSpec, now_s: float, *, orphan_wait_s: float, linger_s: float, revision: int = 0
+    ) -> None:
+        """`revision` is the job's."""
         self.spec = spec
+        self.revision = revision
         self.orphan_wait_s = orphan_wait_s
         self.linger_s = linger_s
         self.generation = NO_GENERATION
         self.part = Part.IDLE
         self.assignment: Assignment | None = None
-        self.ranks: dict[int, Rank] = {}
+        self.ranks = Ranks()
         self.spawn_failure: SpawnFailure | None = None
         self.stuck_pids: tuple[int, ...] = ()
-        self.saved_step: int | None = None
+        self.notice = ""  # why this node is about to be taken away
         self.offer: Offer | None = None
         self.health = Health(spec)
+        self.readiness = Readiness(is_watched=spec.checkpoint.is_watched)
+        self.stopping = Stopping(spec.stop)
         self.lease = Lease()
         self.standing = Standing(self.lease)
         self.is_ending = False  # released or dismissed: ends once nothing is left
@@ -102,9 +111,6 @@ class Member:
         self._alone_since_s: float | None = now_s
         self._is_spawning = False  # a Launched is still to come
         self._is_clearing = False  # a Cleared is still to come
-        self._stop: Stop | None = None  # the tightest stop of this generation so far
-        self._term_at_s = now_s  # when `stop.signal` is due by the first one
-        self._kill_at_s: float | None = None  # when SIGKILL is due by the tightest one
         self._offer_is_old = True
         self._is_looking_up = False
         self._settled_since_s = now_s
@@ -148,9 +154,12 @@ class Member:
                 return self._on_cleared(event, now_s)
             case Offered(offer):
                 return self._on_offered(offer)
-            case Saved(step):
-                self.saved_step = step
-                return []
+            case Saved():
+                return self._tell() if self.readiness.on_saved(event, self.ranks.live) else []
+            case SeenDone():
+                return self._tell() if self.readiness.on_done(event, self.ranks.warned) else []
+            case Noticed(why):
+                return self._on_noticed(why)
             case Linked(up):
                 return self._on_linked(up, now_s)
             case Dismissed():
@@ -166,6 +175,8 @@ class Member:
         due = [self._renew_at_s, self.lease.deadline_s]
         if (look_at_s := self.health.deadline_s) is not None:
             due.append(look_at_s)
+        if (look_at_s := self.readiness.deadline_s(self.ranks.live, self.ranks.warned)) is not None:
+            due.append(look_at_s)
         due += [d for r in self.ranks.values() if (d := lifecycle.deadline_s(r.life)) is not None]
         due += [self._starts_at_s(r) for n, r in self.ranks.items() if self._is_starting(n)]
         if (leave := self._leave_at_s) is not None:
@@ -179,8 +190,10 @@ class Member:
             return []
         self._is_to_tell = isinstance(event.answer.order, Tell)
         match event.answer.order:
-            case Run(assignment):
-                return self._on_run(assignment, now_s)
+            case Run(assignment, awaits_save):
+                effects = self._on_run(assignment, now_s)
+                self.readiness.expect(is_awaited=awaits_save and assignment.generation == self.generation)
+                return effects
             case Stop() as stop:
                 return self._on_stop(stop, now_s)
             case Release():
@@ -216,8 +229,9 @@ class Member:
 
     def _begin_generation(self, generation: int, assignment: Assignment | None) -> None:
         self.generation, self.assignment = generation, assignment
-        self.ranks, self.spawn_failure, self.stuck_pids = {}, None, ()
-        self._stop = self._kill_at_s = None
+        self.ranks, self.spawn_failure, self.stuck_pids = Ranks(), None, ()
+        self.stopping.begin()
+        self.readiness.begin(generation)
         self.standing.begin(generation, assignment)
 
     # --- the life of a generation --------------------------------------------------------------------------------
@@ -227,15 +241,15 @@ class Member:
         assert self.assignment is not None, "spawned without an assignment"
         self._is_spawning = False
         first = self.assignment.first_rank
-        self.ranks = {first + i: Rank(i, pid, now_s) for i, pid in enumerate(event.pids)}
+        self.ranks = Ranks((first + i, Rank(i, pid, now_s)) for i, pid in enumerate(event.pids))
         self.health.begin(self.assignment, self.ranks, now_s)
         self.spawn_failure = event.failure
         if self.part is Part.LAUNCHING:
             self.part = Part.LAUNCHED
         effects: list[Effect] = []
-        if self._stop is not None or event.failure is not None:
-            stop, self._kill_at_s = self._stop or Stop(generation=self.generation), None  # its time counts from here
-            effects = self._begin_stop(stop, now_s)
+        if (stop := self.stopping.stop) is not None or event.failure is not None:
+            self.stopping.begin()  # its time counts from here
+            effects = self._begin_stop(stop or Stop(generation=self.generation), now_s)
         return [*effects, *self._tell()]
 
     def _on_output(self, generation: int, rank: int, stream: str) -> list[Effect]:
@@ -261,21 +275,21 @@ class Member:
 
     def _runs_now(self) -> bool:
         """Whether the last missing rank has just started."""
-        if self.part is not Part.LAUNCHED or not all(r.started for r in self.ranks.values()):
+        if self.part is not Part.LAUNCHED or not self.ranks.all_started:
             return False
         self.part = Part.RUNNING
         return True
 
     def _on_exited(self, event: Exited, now_s: float) -> list[Effect]:
         assert event.generation == self.generation, "a rank of another generation ended after its tree was gone"
+        self.ranks.step(event.rank, lifecycle.Reaped(), now_s)
         rank = self.ranks[event.rank]
-        life, _ = lifecycle.step(rank.life, lifecycle.Reaped(), now_s)
         fenced_s = self.lease.until_s if self.lease.is_fenced else math.inf  # its guard may have been quicker than we
         stopped_by_us = event.ended_s >= min(fenced_s, math.inf if rank.asked_s is None else rank.asked_s)
         exit = msgspec.structs.replace(event.exit, stopped_by_us=stopped_by_us)
         self.health.ended(event.rank, event.sample)
         started = rank.started or exit.code == 0 or self._shows(event.rank)
-        self.ranks[event.rank] = replace(rank, life=life, exit=exit, ended_s=event.ended_s, started=started)
+        self.ranks[event.rank] = replace(rank, exit=exit, ended_s=event.ended_s, started=started)
         if self.part is Part.STOPPING:
             return [TermLeftovers()]  # its end is told with the next renewal: nobody waits for one of them alone
         if exit.failed:
@@ -302,7 +316,7 @@ class Member:
         self.lease.fence()
         if self._is_settled:
             return []
-        if not self._all_ended or self._is_spawning:
+        if self.ranks.live or self._is_spawning:
             self.standing.fenced_s = round(now_s - self.lease.answered_s, 3)
         return [KillAll(self.generation), *self._begin_stop(Stop(generation=self.generation, now=True), now_s)]
 
@@ -322,6 +336,12 @@ class Member:
         self.offer, self._offer_is_old = offer, False
         return self._tell() if was_missing else []  # a fresh port goes out with the next renewal
 
+    def _on_noticed(self, why: str) -> list[Effect]:
+        if why == self.notice:
+            return []
+        self.notice = why
+        return self._tell()
+
     def _on_linked(self, up: bool, now_s: float) -> list[Effect]:
         if up:
             self._alone_since_s = None
@@ -333,15 +353,15 @@ class Member:
     def _on_tick(self, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         for number, rank in list(self.ranks.items()):
-            life, signals = lifecycle.step(rank.life, lifecycle.Tick(), now_s)
-            self.ranks[number] = replace(rank, life=life)
-            effects += self._signals(number, signals)
+            effects += self._signals(number, self.ranks.step(number, lifecycle.Tick(), now_s))
             if self._is_starting(number) and now_s >= self._starts_at_s(rank):
                 effects += self._on_started([number])
         look_at_s = self.health.deadline_s
         if now_s >= self._renew_at_s or (look_at_s is not None and now_s >= look_at_s):
             effects += self.health.look(now_s)
-        if now_s >= self._renew_at_s:
+        is_renewing = now_s >= self._renew_at_s
+        effects += self.readiness.look(self.ranks.live, self.ranks.warned, now_s, is_renewing=is_renewing)
+        if is_renewing:
             self._renew_at_s = now_s + self.lease.timing.renew_s
             self._offer_is_old = True
             effects += self._tell()
@@ -352,49 +372,35 @@ class Member:
     # --- stopping ------------------------------------------------------------------------------------------------
 
     def _begin_stop(self, stop: Stop, now_s: float) -> list[Effect]:
-        """Stop what there is; a second stop can only bring the end nearer, and only `now` cuts the pre-wait short."""
-        if self._is_settled:
+        """Stop what there is; a second stop can only bring the end nearer."""
+        if self._is_settled or (request := self.stopping.tighten(stop, now_s)) is None:
             return []
-        request = self._request(stop)
-        if self._kill_at_s is None:
-            self._term_at_s = now_s + (request.pre_wait_s if request.pre_signal else 0.0)
-        kill_at_s = now_s if request.now else max(now_s, self._term_at_s) + request.grace_s
-        if self._kill_at_s is not None and kill_at_s >= self._kill_at_s:
-            return []  # says nothing new
-        self._stop, self._kill_at_s = stop, kill_at_s
         if self._is_clearing:
-            return [Clear(self.generation, kill_at_s)]
+            return [Clear(self.generation, self.stopping.ended(now_s))]
         self.part = Part.STOPPING
         self.health.stop_watching()
-        return [] if self._is_spawning else self._stop_ranks(request, now_s)  # else they get it once they are there
+        if self._is_spawning:
+            return []  # they get it once they are there
+        return [*self.stopping.announce(self.generation), *self._stop_ranks(request, now_s)]
 
     def _stop_hang(self, now_s: float) -> list[Effect]:
         """Ranks that hang get SIGABRT first, to leave their stacks; the others the stop that everybody gets (W7)."""
         effects: list[Effect] = []
-        first = stalls.culprit(self._rank_report(number, 0) for number in self.health.fatal)
+        first = stalls.culprit(self.report().ranks)
         if first is not None and self.spec.stop.abort_on_hang:
             effects = [KeepStacks(first.rank), Abort(self.health.fatal)]
             abort = lifecycle.AbortRequested(self.spec.stop.grace_s)
             for number in self.health.fatal:
-                life, _ = lifecycle.step(self.ranks[number].life, abort, now_s)
-                self.ranks[number] = replace(self.ranks[number], life=life, asked_s=now_s)
+                self.ranks.step(number, abort, now_s)
         return [*effects, *self._begin_stop(Stop(generation=self.generation), now_s)]
 
     def _stop_ranks(self, request: lifecycle.StopRequested, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
-        for number, rank in self.ranks.items():
-            life, signals = lifecycle.step(rank.life, request, now_s)
-            asked_s = now_s if signals and rank.asked_s is None else rank.asked_s
-            self.ranks[number] = replace(rank, life=life, asked_s=asked_s)
-            effects += self._signals(number, signals)
-        if any(r.exit is not None for r in self.ranks.values()):
+        for number in self.ranks:
+            effects += self._signals(number, self.ranks.step(number, request, now_s))
+        if len(self.ranks.live) < len(self.ranks):
             effects.append(TermLeftovers())
-        return effects
-
-    def _request(self, stop: Stop) -> lifecycle.StopRequested:
-        table = self.spec.stop
-        grace_s = table.grace_s if stop.grace_s is None else stop.grace_s
-        return lifecycle.stop_request(table.pre_signal, table.pre_wait_s, table.signal, grace_s, now=stop.now)
+        return [*self.readiness.warn(), *effects] if self.ranks.warned else effects
 
     def _signals(self, rank: int, numbers: Iterable[int]) -> list[Effect]:
         # A pre-signal is for the program alone: its default action would kill helpers that know nothing of it.
@@ -405,12 +411,10 @@ class Member:
 
     def _settle(self, now_s: float) -> list[Effect]:
         if not self._is_settled:
-            if self._is_spawning or self._is_clearing or not self._all_ended:
+            if self._is_spawning or self._is_clearing or self.ranks.live:
                 return []
-            if self._kill_at_s is None:
-                self._term_at_s, self._kill_at_s = now_s, now_s + self.spec.stop.grace_s
             self._is_clearing = True
-            return [Clear(self.generation, self._kill_at_s)]
+            return [Clear(self.generation, self.stopping.ended(now_s))]
         if self.is_ending:
             self._has_ended = True
             return [End()]
@@ -423,10 +427,6 @@ class Member:
     def _is_settled(self) -> bool:
         """Whether nothing of any generation is here."""
         return self.part in SETTLED
-
-    @property
-    def _all_ended(self) -> bool:
-        return all(r.exit is not None for r in self.ranks.values())
 
     @property
     def _leave_at_s(self) -> float | None:
@@ -455,24 +455,22 @@ class Member:
 
     def report(self) -> Renewal:
         """The whole state as it stands."""
-        ended = sorted((n for n, r in self.ranks.items() if r.exit is not None), key=lambda n: self.ranks[n].ended_s)
-        order = {number: place for place, number in enumerate(ended)}
         return Renewal(
             number=self._number,
             generation=self.generation,
             part=self.part,
-            ranks=tuple(self._rank_report(number, order.get(number, 0)) for number in sorted(self.ranks)),
+            ranks=self.ranks.reports(self.health.ranks, self.readiness.answered, self._now_s),
             spawn_failure=self.spawn_failure,
             stuck_pids=self.stuck_pids[:STUCK_PIDS_MAX],
-            saved_step=self.saved_step,
+            saved_step=self.readiness.saved_step,
+            saves=self.readiness.saves,
+            notice=self.notice,
+            revision=self.revision,
             offer=self.offer,
             fenced_s=self.standing.fenced_s,
             unreached=self.standing.unreached(self._now_s),
             assignment=self.assignment if self._is_to_tell else None,
         )
-
-    def _rank_report(self, number: int, order: int) -> RankReport:
-        return self.ranks[number].report(number, self.health.ranks[number], order, self._now_s)
 
     def _persist(self, report: Renewal) -> list[Effect]:
         kept = lasting(report)
@@ -490,10 +488,10 @@ class Member:
 
     def _check(self) -> None:
         if self._is_settled:
-            assert self._all_ended, "settled with a live rank"
+            assert not self.ranks.live, "settled with a live rank"
             assert not self._is_spawning, "settled while spawning"
             assert not self._is_clearing, "settled while clearing"
         else:
             assert self.offer is None, "an offer of a node that runs something"
         if self.part is Part.RUNNING:
-            assert all(r.started for r in self.ranks.values()), "running before every rank has started"
+            assert self.ranks.all_started, "running before every rank has started"

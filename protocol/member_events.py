@@ -1,5 +1,6 @@
 """What the member's machine takes in and gives out (the machine itself: member.py)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocol.messages.member import (
@@ -149,9 +150,26 @@ class Offered:
 
 @dataclass(frozen=True)
 class Saved:
-    """The checkpoint marker shows this step."""
+    """The checkpoint marker, or the output of a rank, shows this step."""
 
+    generation: int  # whose ranks lived when that was looked at
     step: int
+    is_new: bool  # it was seen to come; else it was there when the ranks were spawned
+
+
+@dataclass(frozen=True)
+class SeenDone:
+    """The answer to LookForDone: for every rank that is alive its count of beats, where it has said that it is done."""
+
+    generation: int
+    counts: Mapping[int, int | None]
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """This node is about to be taken away, and why; "": it is not, or not any more."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -185,6 +203,8 @@ Event = (
     | Cleared
     | Offered
     | Saved
+    | SeenDone
+    | Noticed
     | Linked
     | Dismissed
     | Tick
@@ -213,6 +233,33 @@ class Inspect:
 
     generation: int
     ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LookForSave:
+    """See whether there is a new checkpoint; one Saved follows if so. A look is left out while another one still waits
+    for its disk. Where it `settles`, it is a barrier of at most 0.1 s, as Persist is, and what it finds is not new."""
+
+    generation: int
+    settles: bool = False
+
+
+@dataclass(frozen=True)
+class LookForDone:
+    """See which ranks have said that they are done; quick, ends in one SeenDone."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Tell the ranks of a planned stop, in the file that SUPD_STOP_FILE names: why, and when its signals are due. Again
+    where they come earlier; a barrier, as Persist is."""
+
+    generation: int
+    reason: str
+    signal_at_s: float  # when `stop.signal` is due
+    kill_at_s: float
 
 
 @dataclass(frozen=True)
@@ -330,6 +377,9 @@ Effect = (
     Spawn
     | Look
     | Inspect
+    | LookForSave
+    | LookForDone
+    | Announce
     | Signal
     | Abort
     | KeepStacks

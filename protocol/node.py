@@ -10,6 +10,7 @@ that is wanted of it. A lost, doubled or late one is mended by the next.
   begin must not be started in a loop. Whether it is wanted any longer is the coordinator's to say: nothing is
   started while the link is down, nor by the orders of an earlier one.
 - Nothing is ended here for not being wanted: runners hear that from the coordinator themselves.
+- Files of an old run go once the coordinator has said that it does not know the run, and no runner of it is here.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from protocol.messages.fleet import (
     BURIED_A_REPORT_MAX,
     FAILURES_A_REPORT_MAX,
+    OLD_A_REPORT_MAX,
     RUNNERS_A_REPORT_MAX,
     WORD_MAX,
     NodeOrder,
@@ -77,11 +79,25 @@ class Buried:
 
 
 @dataclass(frozen=True)
+class Aged:
+    """Files of these runs, all of them, are as old as they need to be here."""
+
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """This supd was sent a signal: how often it was sent each, since it was started."""
+
+    signals: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = LinkUp | LinkDown | Ordered | Given | StartFailed | Buried | Tick
+Event = LinkUp | LinkDown | Ordered | Given | StartFailed | Buried | Aged | Signalled | Tick
 
 
 @dataclass(frozen=True)
@@ -105,7 +121,14 @@ class Forget:
     incarnation: str
 
 
-Effect = Ensure | Report | Forget
+@dataclass(frozen=True)
+class Clear:
+    """Remove what lies here of runs that are forgotten."""
+
+    runs: tuple[str, ...]
+
+
+Effect = Ensure | Report | Forget | Clear
 
 
 class Node:
@@ -120,9 +143,12 @@ class Node:
         self.failures: dict[str, StartFailure] = {}  # by run
         self.wanted: tuple[str, ...] = ()
         self.starting: set[str] = set()  # runs
+        self.old: tuple[str, ...] = ()  # runs whose files could go
+        self.signals: Mapping[str, int] = {}  # that this supd was sent
         self.is_up = False
         self._number = 0  # of the newest report on this connection
         self._order = 0  # number of the newest order on it
+        self._tells: int | None = None  # number of the first report on it that has all signals
         self._failed = 0  # starts, ever
         self._report_at_s: float | None = None  # None: the link is down
         self._may_start_s: dict[str, float] = {}  # run -> when, where one was started a moment ago
@@ -132,7 +158,7 @@ class Node:
         effects: list[Effect] = []
         match event:
             case LinkUp():
-                self.is_up, self._number, self._order, self._report_at_s = True, 0, 0, now_s
+                self.is_up, self._number, self._order, self._report_at_s, self._tells = True, 0, 0, now_s, None
                 self.wanted = ()  # what was wanted an hour ago may be over
             case LinkDown():
                 self.is_up, self._report_at_s = False, None
@@ -151,6 +177,11 @@ class Node:
                 self.runners.pop(incarnation, None)
                 self.buried[incarnation] = RunnerBuried(run=run, incarnation=incarnation, last=last)
                 self._report_soon(now_s)
+            case Aged(runs):
+                self.old = runs
+            case Signalled(signals):
+                self.signals, self._tells = signals, None
+                self._report_soon(now_s)
             case Tick():
                 pass
         effects += self._start(now_s)
@@ -158,6 +189,11 @@ class Node:
             self._report_at_s = now_s + REPORT_S
             effects.append(Report(self._report()))
         return effects
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the coordinator knows of every signal that this supd was sent, or cannot be told."""
+        return not self.is_up or not self.signals or (self._tells is not None and self._order >= self._tells)
 
     @property
     def deadline_s(self) -> float | None:
@@ -176,7 +212,18 @@ class Node:
         settled = [incarnation for incarnation in order.settled if self.buried.pop(incarnation, None) is not None]
         if settled and self.buried:
             self._report_soon(now_s)  # there was no room for all of them
-        return [Forget(incarnation) for incarnation in settled]
+        return [*(Forget(incarnation) for incarnation in settled), *self._clear(order)]
+
+    def _clear(self, order: NodeOrder) -> list[Effect]:
+        here = self._here.union(order.wanted)
+        gone = tuple(run for run in self.old if run in order.forgotten and run not in here)
+        self.old = tuple(run for run in self.old if run not in gone)
+        return [Clear(gone)] if gone else []
+
+    @property
+    def _here(self) -> set[str]:
+        """Runs that have a runner here, one being started, or one whose end is not settled."""
+        return self.starting.union(self.runners.values(), (one.run for one in self.buried.values()))
 
     def _start(self, now_s: float) -> list[Effect]:
         """Start what is wanted and not there, where it is time for it."""
@@ -190,7 +237,7 @@ class Node:
         """Wanted runs that have no runner here, none being started, and none whose end is not settled."""
         if not self.is_up or not self.wanted:
             return []
-        busy = self.starting.union(self.runners.values(), (one.run for one in self.buried.values()))
+        busy = self._here
         return [run for run in dict.fromkeys(self.wanted) if run not in busy]
 
     def _report_soon(self, now_s: float) -> None:
@@ -199,9 +246,13 @@ class Node:
 
     def _report(self) -> NodeReport:
         self._number += 1
+        if self._tells is None:
+            self._tells = self._number
         return NodeReport(
             number=self._number,
             buried=tuple(self.buried.values())[:BURIED_A_REPORT_MAX],
             failures=tuple(self.failures.values())[:FAILURES_A_REPORT_MAX],
             runners=tuple(self.runners) if len(self.runners) <= RUNNERS_A_REPORT_MAX else None,
+            old=self.old[:OLD_A_REPORT_MAX],
+            signals=dict(self.signals),
         )

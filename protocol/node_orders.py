@@ -7,11 +7,14 @@ everything that the node knows.
 - The end of a runner is handed on once, and named as settled only when what follows from it is on disk; for as long as
   the node tells of it.
 - A start that failed is handed on once, over all connections of one start of the node's supd.
+- Of the runs whose files could go on a node, those that the coordinator does not know are named; nothing else of that
+  is kept.
 - Whatever changes in an order is pushed at once; whoever misses that gets the same as the answer to its next report.
 
 What a node reports cannot make this machine raise, nor grow beyond its limits.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.messages.fleet import NodeOrder, NodeReport, RunnerBuried
@@ -99,13 +102,16 @@ class _Side:
     settled: set[str] = field(default_factory=set)  # of the buried ones in its newest report
     settling: set[str] = field(default_factory=set)
     runners: tuple[str, ...] | None = None  # that may be alive there, by its newest report; None: it has not told
+    old: tuple[str, ...] = ()  # runs whose files could go there, by its newest report
 
 
 class NodeOrders:
-    """State machine of all nodes' orders: no IO, no clock. `epoch` is the coordinator's."""
+    """State machine of all nodes' orders: no IO, no clock. `epoch` is the coordinator's; `is_forgotten(run)` says
+    whether it knows nothing of a run, and never will again."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, is_forgotten: Callable[[str], bool] = lambda run: False) -> None:
         self.epoch = epoch
+        self._is_forgotten = is_forgotten
         self._sides: dict[str, _Side] = {}  # of the nodes in the fleet's table, which has a limit
         self._wants: dict[str, frozenset[str]] = {}  # run -> nodes
         self._wanted: dict[str, dict[str, None]] = {}  # node -> runs, in the order in which they were wanted there
@@ -133,6 +139,7 @@ class NodeOrders:
             epoch=self.epoch,
             wanted=tuple(self._wanted.get(node, ())),
             settled=tuple(sorted(side.settled)),
+            forgotten=tuple(filter(self._is_forgotten, side.old)),
         )
 
     def is_overtaken(self, node: str, report: NodeReport) -> bool:
@@ -172,7 +179,7 @@ class NodeOrders:
         if side is None or self.is_overtaken(node, report):
             return []
         effects: list[Effect] = []
-        side.number, side.runners = report.number, report.runners
+        side.number, side.runners, side.old = report.number, report.runners, report.old
         side.settled &= {buried.incarnation for buried in report.buried}
         for buried in report.buried:
             is_known = buried.incarnation in side.settled or buried.incarnation in side.settling

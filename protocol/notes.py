@@ -4,9 +4,12 @@ from collections.abc import Iterable, Mapping
 
 from protocol import stalls, verdict
 from protocol.coordinator_events import Note, Seat
+from protocol.exclusion import Exclusion
 from protocol.generation import Generation
+from protocol.job import RestartTable
 from protocol.messages.control import Incident
 from protocol.messages.member import Offer, RankReport, Renewal, Stall
+from protocol.restart import MAX_RESTARTS, Again, Budget, GiveUp, Ledger, budget_of
 from protocol.text import host_port, one_line, some_of
 
 
@@ -103,6 +106,74 @@ def unwitnessed(node: str, renewal: Renewal, generation: Generation) -> list[Not
     generation.unwitnessed.add(node)
     text = f"{node} reaches none of its witnesses, {some_of(renewal.unreached)}: its ranks hang on the coordinator"
     return [Note("node.unwitnessed", text, generation.number, {"node": node})]
+
+
+def decided(generation: int, table: RestartTable, ledger: Ledger, again: Again) -> Note:
+    """A failure is followed by another generation: when, at whose expense, and what is left."""
+    when = f"in {again.delay_s:.1f} s" if again.delay_s else "at once"
+    budget = _budget(table, ledger, again.budget)
+    return Note(
+        "restart.decided",
+        f"{again.why}, {when}",
+        generation,
+        {
+            "delay_s": round(again.delay_s, 3),
+            "charged": again.charged,
+            "cause": ledger.last_cause,
+            "budget": again.budget,
+            "used": budget.used,
+            "limit": budget.limit,
+            "streak": ledger.same,
+        },
+    )
+
+
+def held(generation: int, table: RestartTable, ledger: Ledger, end: GiveUp, reason: str) -> Note:
+    """A failure after which nothing follows until an operator says so."""
+    budget = _budget(table, ledger, end.budget)
+    return Note(
+        "job.held",
+        reason,
+        generation,
+        {
+            "made_no_progress": end.made_no_progress,
+            "cause": ledger.last_cause,
+            "budget": end.budget,
+            "used": budget.used,
+            "limit": budget.limit,
+            "streak": ledger.same,
+        },
+    )
+
+
+def _budget(table: RestartTable, ledger: Ledger, key: str) -> Budget:
+    """The one that a decision is about; `max_restarts` where it is about none ("")."""
+    return budget_of(table, ledger, key or MAX_RESTARTS, ledger.time_s)
+
+
+def excluded(node: str, exclusion: Exclusion, now_s: float, *, is_used: bool) -> Note:
+    """A run does without a node for a while, or has no other one."""
+    text = f"{node} is left out: {exclusion.text(now_s)} (supctl undrain {node} lifts that)"
+    if is_used:
+        text = f"{node} should be left out, and is used for want of another one: {exclusion.text(now_s)}"
+    return Note(
+        "node.excluded",
+        text,
+        None,
+        {
+            "node": node,
+            "left_s": round(exclusion.until_s - now_s, 3),
+            "incidents": exclusion.incidents,
+            "times": exclusion.times,
+            "is_used": is_used,
+        },
+    )
+
+
+def paroled(node: str) -> Note:
+    """A node that was excluded has been looked at anew, and is fit."""
+    text = f"{node} is fit again after its exclusion: it is a spare, and taken after others for an hour"
+    return Note("node.paroled", text, None, {"node": node})
 
 
 def opened(incident: Incident) -> Note:

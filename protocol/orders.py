@@ -1,27 +1,41 @@
 """What a runner is told, whatever it was told before (docs/protocol.md, "Who gets which order"). Pure functions."""
 
-from protocol.coordinator_events import FINAL, Phase, RunRecord, StopRequested
+from dataclasses import dataclass
+
+from protocol.coordinator_events import FINAL, Phase, StopRequested
 from protocol.ids import NO_GENERATION
 from protocol.messages.member import Assignment, Order, Release, Run, Stop, Wait
 
 
-def order(phase: Phase, generation: int, assignment: Assignment | None, stop: Stop | None) -> Order:
-    """The whole order for a runner that is not past; `assignment` is that of its seat, `stop` an operator's."""
-    if phase in FINAL:
+@dataclass(frozen=True)
+class Mind:
+    """What the orders of all runners of a run follow from: as long as it is the same, so are they."""
+
+    phase: Phase
+    generation: int
+    stop: Stop  # the whole order of who is not to run
+    awaits_save: bool = False  # a planned change waits for the next checkpoint
+
+    @property
+    def runs(self) -> bool:
+        """Whether who has a seat is to run."""
+        return self.phase in (Phase.LAUNCHING, Phase.RUNNING)
+
+    @property
+    def cause(self) -> tuple[object, ...]:
+        """What makes a difference to the orders."""
+        return self.runs, self.phase in FINAL, self.generation, self.stop, self.awaits_save
+
+
+def order(mind: Mind, assignment: Assignment | None) -> Order:
+    """The whole order for a runner that is not past; `assignment` is that of its seat."""
+    if mind.phase in FINAL:
         return Release()
-    if generation == NO_GENERATION:
+    if mind.generation == NO_GENERATION:
         return Wait()
-    if phase in (Phase.LAUNCHING, Phase.RUNNING) and assignment is not None:
-        return Run(assignment=assignment)
-    if phase is Phase.STOPPING and stop is not None:
-        return Stop(generation=generation, grace_s=stop.grace_s, now=stop.now)
-    return Stop(generation=generation)
-
-
-def cause(run: RunRecord) -> tuple[object, ...]:
-    """What the orders of a run follow from: as long as it is the same, so are they."""
-    is_stopping, is_on = run.phase is Phase.STOPPING, run.phase in (Phase.LAUNCHING, Phase.RUNNING)
-    return run.generation, is_on, run.phase in FINAL, run.stop if is_stopping else None
+    if mind.runs and assignment is not None:
+        return Run(assignment=assignment, awaits_save=mind.awaits_save)
+    return mind.stop
 
 
 def tighter(earlier: Stop | None, asked: StopRequested, generation: int, job_grace_s: float) -> Stop:

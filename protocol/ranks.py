@@ -38,6 +38,7 @@ class Place:
     device: str | None = None  # CUDA_VISIBLE_DEVICES of this rank; None: leave it as it is
     cpus: int = 1  # of the node, for `omp_num_threads = "auto"`
     heartbeat: str = ""  # the rank's heartbeat page; "": it has none
+    stop_file: str = ""  # where the rank can read of a planned stop; "": nowhere
     package_dir: str = ""  # a folder with nothing but the package `supd` in it; "": there is none
 
 
@@ -100,6 +101,60 @@ def device_environment(job: Job, daemon_env: Mapping[bytes, bytes]) -> dict[str,
 def _matches(name: bytes, globs: tuple[str, ...]) -> bool:
     text = name.decode(errors="surrogateescape")
     return any(fnmatch.fnmatchcase(text, glob) for glob in globs)
+
+
+def allotted_device(assignment: Assignment, local_rank: int, *, is_virtual: bool) -> str | None:
+    """The CUDA_VISIBLE_DEVICES of one rank by the allotment: its own device, or all of its node's ranks, each once.
+
+    None: there is none, or of slots that name no devices.
+    """
+    own = assignment.devices or ()
+    named = tuple(dict.fromkeys(device for device in own if device))
+    if not named:
+        return None
+    return own[local_rank] if is_virtual and local_rank < len(own) else ",".join(named)
+
+
+@dataclass(frozen=True)
+class NoticeCommand:
+    """What is executed on a node for [preemption] notice_command."""
+
+    argv: tuple[bytes, ...]
+    env: Environment
+    cwd: bytes
+
+
+def notice_command(
+    job: Job, node: str, incarnation: str, base: Environment, env_file: Mapping[str, str]
+) -> NoticeCommand:
+    """In the job's environment and folder, but for what only a rank has: of that nothing is filled in."""
+    names, env = _known(job, node, incarnation, base, env_file)
+    workdir = expand_known(job.spec.run.workdir, names, env) or ""
+    return NoticeCommand(
+        argv=tuple(_bytes(word) for word in job.spec.preemption.notice_command),
+        env=env,
+        cwd=_bytes(working_folder(job.submitter.folder, workdir)),
+    )
+
+
+def known_marker(job: Job, node: str, incarnation: str, base: Environment, env_file: Mapping[str, str]) -> bytes:
+    """The file that tells the last checkpoint, before there are ranks; b"": there is none, or its path takes a rank."""
+    names, env = _known(job, node, incarnation, base, env_file)
+    marker = expand_known(job.spec.checkpoint.marker, names, env)
+    return _bytes(posixpath.join(job.submitter.folder, marker)) if marker else b""
+
+
+def _known(
+    job: Job, node: str, incarnation: str, base: Environment, env_file: Mapping[str, str]
+) -> tuple[dict[str, str], Environment]:
+    """What can be filled in on a node, and the environment, but for what only a rank has."""
+    names = {"job": job.spec.name, "run": job.run, "node": node}
+    own = {"SUPD_JOB": names["job"], "SUPD_RUN": job.run, "SUPD_NODE": node, "SUPD_RUNNER": incarnation}
+    env = {name: value for name, value in base.items() if not is_reserved(name.decode(errors="surrogateescape"))}
+    env |= {_bytes(name): _bytes(value) for name, value in {**own, **env_file}.items()}
+    filled = {name: expand_known(value, names, env) for name, value in job.spec.run.env.items()}
+    env |= {_bytes(name): _bytes(value) for name, value in filled.items() if value is not None}
+    return names, env
 
 
 def command(job: Job, assignment: Assignment, place: Place, base: Environment, env_file: Mapping[str, str]) -> Command:
@@ -210,6 +265,10 @@ def _contract(job: Job, assignment: Assignment, place: Place, base: Mapping[byte
     values |= {name: value for name, value in defaults.items() if name.encode() not in base}
     if place.heartbeat:
         values["SUPD_HEARTBEAT"] = place.heartbeat
+    if place.stop_file:
+        values["SUPD_STOP_FILE"] = place.stop_file
+    if assignment.resume_step is not None:
+        values["SUPD_RESUME_STEP"] = assignment.resume_step
     omp = spec.devices.omp_num_threads
     if omp == "auto":
         values["OMP_NUM_THREADS"] = max(1, place.cpus // assignment.nproc)

@@ -20,6 +20,7 @@ class Reports:
         self._nodes = len(seats)
         self._ranks = sum(seat.assignment.nproc for seat in seats.values())
         self._launched = self._finished = self._started = self._ended = 0
+        self.unanswered = set(seats)  # nodes with a rank that is alive and has not answered the pre-signal
         for node, renewal in (parts or {}).items():
             self.take_in(node, renewal)
 
@@ -29,6 +30,10 @@ class Reports:
             self._count(before, -1)
         self.parts[node] = renewal
         self._count(renewal, 1)
+        if all(rank.exit is not None or rank.has_answered for rank in renewal.ranks) and renewal.ranks:
+            self.unanswered.discard(node)
+        else:
+            self.unanswered.add(node)
 
     def _count(self, renewal: Renewal, by: int) -> None:
         self._launched += by * (renewal.part in (Part.RUNNING, Part.FINISHED))
@@ -63,6 +68,11 @@ class Reports:
         ended = {rank.rank for rank in part.ranks if rank.exit is not None} if part is not None else set()
         return tuple(rank for rank in ranks_of(seat) if rank not in ended)
 
+    def silent(self, node: str) -> tuple[int, ...]:
+        """The ranks of a node that are alive, as far as is known, and have not answered the pre-signal."""
+        part = self.parts.get(node)
+        return () if part is None else tuple(r.rank for r in part.ranks if r.exit is None and not r.has_answered)
+
     @property
     def longest_life_s(self) -> float | None:
         """Of the ranks that have ended; None: of none is it known."""
@@ -94,8 +104,10 @@ def lasting(report: Renewal) -> Renewal:
             silent_s=None,
             stall=r.stall if stalls.fatal([r]) else None,
             remark="",
+            first_step=None,
+            has_answered=False,
             exit=r.exit and replace(r.exit, ago_s=0.0),
         )
         for r in report.ranks
     )
-    return replace(report, number=0, offer=None, unreached=(), assignment=None, ranks=tuple(ranks))
+    return replace(report, number=0, offer=None, unreached=(), assignment=None, notice="", ranks=tuple(ranks))

@@ -17,6 +17,7 @@ class Roll:
         self.busy: set[str] = set()  # nodes on which something of a generation may be alive, by that renewal
         self.heard_s: dict[str, float] = {}  # node -> when that was heard
         self.via: dict[str, str] = {}  # node -> the witness that has passed it on; "": none, it was said to us
+        self._released: dict[str, str] = {}  # node -> its runner, once that was told to end: it may have heard that
         self._past: dict[str, None] = {}  # incarnations that are proven gone, the oldest first
 
     def has(self, node: str, incarnation: str) -> bool:
@@ -46,6 +47,14 @@ class Roll:
             self.busy.add(node)
         return True
 
+    def release(self, node: str, incarnation: str) -> None:
+        """It is told to end, whatever is wanted of its node from now on."""
+        self._released[node] = incarnation
+
+    def is_released(self, node: str, incarnation: str) -> bool:
+        """Whether it was told to end."""
+        return self._released.get(node) == incarnation
+
     def bury(self, node: str, incarnation: str) -> bool:
         """It is proven gone; returns whether it spoke for the node."""
         self._past[incarnation] = None
@@ -59,4 +68,5 @@ class Roll:
         self.busy.discard(node)
         self.heard_s.pop(node, None)
         self.via.pop(node, None)
+        self._released.pop(node, None)
         return self.runners.pop(node, None) is not None

@@ -9,16 +9,20 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from protocol import orders
+from protocol.answers import Answers
 from protocol.case import Case
-from protocol.coordinator_events import FINAL, LIVE, Heard, RunRecord, Seat
+from protocol.coordinator_events import FINAL, LIVE, Heard, Phase, RunRecord, Seat
 from protocol.generation import NOBODY, Generation
 from protocol.ids import NO_GENERATION
 from protocol.job import JobSpec
-from protocol.messages.member import Order, Release, Renewal, Tell
+from protocol.member_events import SETTLED
+from protocol.messages.member import Assignment, Order, Release, Renewal, Stop, Tell
+from protocol.planning import Plans
 from protocol.rendezvous import Before, Rendezvous
 from protocol.reports import saved_step
 from protocol.roll import Roll
 from protocol.takeover import Takeover
+from protocol.text import one_line
 from protocol.timing import Timing
 
 GENERATION_MAX = 2**31 - 3
@@ -36,6 +40,23 @@ class RunState:
         self.phase = record.phase
         self.rendezvous = Rendezvous(spec, record.slots, allow_mixed=allow_mixed)
         self.rendezvous.lapsed.update(record.lapsed)
+        if record.phase is not Phase.HELD:
+            self.rendezvous.leaving.seated = frozenset(seat.node for seat in record.seats)
+        self.nnodes = record.nnodes  # as an operator has scaled it
+        self.nnodes_replaced, self.nnodes_before = record.nnodes_replaced, record.nnodes_before
+        if record.nnodes is not None:
+            self.rendezvous.scale(record.nnodes, record.nnodes_before)
+        self.rendezvous.ignorant = {seat.node for seat in record.seats if _has_all(seat.assignment)}
+        self.scale_left_s = record.scale_left_s
+        self.scale_s: float | None = None  # when a scale comes without a checkpoint
+        self.preempted = record.preempted
+        self.rendezvous.give_notice(self.preempted)
+        self.noticed = record.noticed
+        self.revision = record.revision
+        self.planned = record.planned
+        self.plans, self.answers = Plans(), Answers()
+        self.looked_at: tuple[object, ...] | None = None  # what the plans followed from at the last look
+        self.opened_s = 0.0
         self.current = Generation(  # the newest one
             record.generation,
             record.seats,
@@ -58,6 +79,7 @@ class RunState:
         self.without = record.without
         self.reason = record.reason
         self.lacked_nodes = record.lacked_nodes
+        self.made_no_progress = record.made_no_progress
         self.counted: dict[str, str] = {}  # node -> what has been told of how its ranks were counted
         self.fenced: dict[str, int] = {}  # node -> the generation of which was told that its runner has ended its ranks
         self.backoff_until_s: float | None = None
@@ -83,6 +105,11 @@ class RunState:
         """By node: the seated runner's newest renewal of this generation."""
         return self.current.reports.parts
 
+    @property
+    def incarnations(self) -> set[str]:
+        """Of the runners that are not proven gone."""
+        return {self.seats[node].incarnation for node in self.current.alive} | set(self.roll.runners.values())
+
     def is_seated(self, node: str, incarnation: str) -> bool:
         """Whether this runner has a place in the newest generation."""
         seat = self.seats.get(node)
@@ -99,9 +126,49 @@ class RunState:
             return Release()
         newest = self.roll.newest[node] if self.roll.has(node, incarnation) else None
         if newest is not None and newest.generation > self.generation and not self.is_final:
-            return Tell() if self.stop is None else replace(self.stop, generation=newest.generation)
+            if self.stop is None:
+                return Tell()
+            return replace(self.stop, generation=newest.generation, reason=one_line(self.reason))
         seat = self.seats[node] if self.is_seated(node, incarnation) else None
-        return orders.order(self.phase, self.generation, seat.assignment if seat is not None else None, self.stop)
+        if newest is not None and newest.part in SETTLED and self._is_done_with(node, incarnation, newest, seat):
+            return Release()
+        return orders.order(self.mind, seat.assignment if seat is not None else None)
+
+    def _is_done_with(self, node: str, incarnation: str, newest: Renewal, seat: Seat | None) -> bool:
+        """Whether a runner that runs nothing is to make room: its job is of the past, its node is to be free, or it was
+        told so before."""
+        is_awaited = seat is not None and self.phase in LIVE and newest.generation != self.generation
+        is_past = newest.revision < self.revision or self.roll.is_released(node, incarnation)
+        return not is_awaited and (is_past or self.rendezvous.lets_go(node))
+
+    @property
+    def mind(self) -> orders.Mind:
+        """What the orders of all runners follow from."""
+        stop = Stop(generation=self.generation)
+        if self.phase is Phase.STOPPING:
+            asked = self.stop or stop
+            stop = Stop(
+                generation=self.generation,
+                grace_s=asked.grace_s,
+                now=asked.now,
+                pre_wait_s=self.pre_wait_s if self.pre_wait_s < self.spec.stop.pre_wait_s else None,
+                is_answered=self.answers.is_complete,
+                reason="" if self.case.is_open else one_line(self.reason or self.restart or ""),
+            )
+        return orders.Mind(self.phase, self.generation, stop, self.plans.awaits_save)
+
+    @property
+    def taken(self) -> list[str]:
+        """The nodes of the newest generation that are taken away."""
+        return [node for node in self.preempted if node in self.seats]
+
+    @property
+    def pre_wait_s(self) -> float:
+        """How long the ranks have to answer the pre-signal; where a node is taken away, the grace has to fit in."""
+        stop, lead_time_s = self.spec.stop, self.spec.preemption.lead_time_s
+        if not lead_time_s or not self.taken:
+            return stop.pre_wait_s
+        return min(stop.pre_wait_s, max(0.0, lead_time_s - stop.grace_s))
 
     @property
     def refuses_restart(self) -> bool:
@@ -181,13 +248,19 @@ class RunState:
     def must_not(self) -> Before:
         """What the next generation has to keep clear of."""
         port = self.current.master_port if self.chooses_port else None
-        return Before(is_none=not self.seats, port=port, busy=self.roll.busy)
+        is_patient = bool(self.taken) and self.spec.preemption.then == "wait-for-nodes"
+        return Before(is_none=not self.seats, port=port, busy=self.roll.busy, is_patient=is_patient)
 
     @property
     def saved_step(self) -> int | None:
-        """The last checkpoint that any runner has seen."""
+        """The last checkpoint that was seen in this generation, else the highest that any runner knows of."""
+        if self.current.saves.step is not None:
+            return self.current.saves.step
         seen = saved_step((*self.parts.values(), *self.roll.newest.values()))
-        return self.ledger.saved_step if seen is None else seen
+        if seen is not None:
+            return seen
+        given = (seat.assignment.resume_step for seat in self.current.seating[:1])
+        return max((step for step in (self.ledger.saved_step, *given) if step is not None), default=None)
 
     def record(self) -> RunRecord:
         """Everything durable, as it stands."""
@@ -209,9 +282,23 @@ class RunState:
             slots=self.rendezvous.slots,
             without=self.without,
             lacked_nodes=self.lacked_nodes,
+            made_no_progress=self.made_no_progress,
+            nnodes=self.nnodes,
+            nnodes_replaced=self.nnodes_replaced,
+            nnodes_before=self.nnodes_before,
+            scale_left_s=self.scale_left_s,
+            preempted=self.preempted,
+            noticed=self.noticed,
+            revision=self.revision,
+            planned=self.planned,
             stalled=self.current.stalled,
             reason=self.reason,
             last_parts=self.current.last_parts,
             is_taken_over=self.takeover is not None,
             newer=self.takeover.generation if self.takeover is not None else NO_GENERATION,
         )
+
+
+def _has_all(given: Assignment) -> bool:
+    """Whether a runner was given more than it has ranks for: it may know of no allotment, until it says otherwise."""
+    return given.devices is None or len(given.devices) > given.nproc

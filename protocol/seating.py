@@ -10,6 +10,8 @@ from protocol.job import MAX_NPROC_PER_NODE
 from protocol.messages.member import WITNESSES_MAX, Assignment, Offer, Part, Renewal, Witness
 from protocol.timing import Timing
 
+NO_LIMIT: Mapping[str, tuple[str, ...] | None] = {}
+
 _TAKEN = re.compile(rb"address already in use|EADDRINUSE|errno: 98\b", re.IGNORECASE)
 """How programs say that a port is somebody else's: C's strerror, its name, and c10d's number."""
 
@@ -33,9 +35,12 @@ def seats_for(
     timing: Timing,
     *,
     has_witnesses: bool,
+    devices: Mapping[str, tuple[str, ...] | None] = NO_LIMIT,
+    resume_step: int | None = None,
 ) -> dict[str, Seat]:
     """The seats of a generation, in the order of `offers`: contiguous ranks, the first node's address and port, and
-    witnesses, if the lease is to end where nobody is heard. A runner that listens nowhere is nobody's witness."""
+    witnesses, if the lease is to end where nobody is heard. A runner that listens nowhere is nobody's witness.
+    `devices` are those that the run was granted of each node where there is a limit; `resume_step` was saved last."""
     master = next(iter(offers.values()))
     counts = [offer.slots for offer in offers.values()]
     world_size, first_ranks = sum(counts), [0, *accumulate(counts)]
@@ -67,6 +72,8 @@ def seats_for(
             restart_reason=restart_reason,
             timing=timing,
             witnesses=tuple(members[rank] for rank in ranks if listens[rank]),
+            resume_step=resume_step,
+            devices=devices.get(node),
         )
         seats[node] = Seat(node=node, incarnation=runners[node], assignment=assignment)
     return seats

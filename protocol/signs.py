@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from protocol.job import ProgressTable
+from protocol.job import JobSpec, ProgressTable
 from protocol.selector import choose_ranks
 
 _PER_RANK = ("{rank}", "{local_rank}", "${RANK}", "${LOCAL_RANK}")
@@ -13,6 +13,13 @@ def log_ranks(table: ProgressTable, world_size: int) -> frozenset[int]:
     if not table.log_pattern or table.source not in ("auto", "log"):
         return frozenset()
     return frozenset(choose_ranks(table.log_ranks, world_size, is_strict=False))
+
+
+def save_ranks(spec: JobSpec, world_size: int) -> frozenset[int]:
+    """Ranks whose output is looked at for `checkpoint.log_pattern`: those of `progress.log_ranks` that are there."""
+    if not spec.checkpoint.log_pattern:
+        return frozenset()
+    return frozenset(choose_ranks(spec.progress.log_ranks, world_size, is_strict=False))
 
 
 def file_ranks(table: ProgressTable, ranks: Iterable[int]) -> frozenset[int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from protocol import stalls
+from protocol import signature, stalls
 from protocol.messages.control import Incident
 from protocol.messages.member import RankExit, RankReport, Renewal
 from protocol.signals import SIGKILL, shell_code, signal_name
@@ -48,12 +48,13 @@ def incident(number: int, node: str, renewal: Renewal) -> Incident | None:
             summary=f"rank {failure.rank} on {node} could not be spawned: {failure.path}: {failure.reason}",
             node=node,
             rank=failure.rank,
+            cause_key=signature.of_spawn(failure),
         )
     report = first_failure(renewal)
     if report is not None and report.exit is not None:
         cause = "out-of-memory" if report.exit.oom else "exit" if report.exit.signal is None else "signal"
         text = f"rank {report.rank} on {node} (pid {report.pid}) {how(report.exit)}"
-        return _of_rank(number, node, renewal, report, cause, text)
+        return _of_rank(number, node, renewal, report, cause, text, signature.of_exit(report.exit))
     first = stalls.culprits(renewal.ranks)
     if not first:
         return None if renewal.fenced_s is None else fenced(number, node, renewal.generation, renewal.fenced_s)
@@ -66,10 +67,13 @@ def incident(number: int, node: str, renewal: Renewal) -> Incident | None:
     mute = tuple(r.rank for r in renewal.ranks if r.silent_s is None)
     if mute and first[0].rank not in mute:  # perhaps they never beat, perhaps all wait for one of them
         text += f"; {rank_list(mute)} {'have' if len(mute) > 1 else 'has'} given no beat yet"
-    return _of_rank(number, node, renewal, first[0], "hang", text)
+    hang = _of_rank(number, node, renewal, first[0], "hang", text, signature.of_stalls(first))
+    return replace(hang, is_root=len(first) == 1)
 
 
-def _of_rank(number: int, node: str, renewal: Renewal, report: RankReport, cause: str, summary: str) -> Incident:
+def _of_rank(
+    number: int, node: str, renewal: Renewal, report: RankReport, cause: str, summary: str, cause_key: str
+) -> Incident:
     """An incident with what is known of the end of its rank, if that has come."""
     incident = Incident(
         number=number,
@@ -80,6 +84,7 @@ def _of_rank(number: int, node: str, renewal: Renewal, report: RankReport, cause
         rank=report.rank,
         local_rank=report.local_rank,
         pid=report.pid,
+        cause_key=cause_key,
     )
     exit = report.exit
     if exit is None:
@@ -98,20 +103,24 @@ def _of_rank(number: int, node: str, renewal: Renewal, report: RankReport, cause
 
 def runner_lost(number: int, generation: int, node: str, why: str) -> Incident:
     """The incident of a runner that went away with its ranks."""
-    return Incident(
-        number=number, generation=generation, cause="runner-lost", summary=f"the runner on {node} {why}", node=node
-    )
+    return _of_node(number, generation, "runner-lost", f"the runner on {node} {why}", node)
 
 
 def node_lost(number: int, generation: int, node: str, why: str) -> Incident:
     """The incident of a node whose lease is over."""
-    return Incident(number=number, generation=generation, cause="node-lost", summary=f"{node} {why}", node=node)
+    return _of_node(number, generation, "node-lost", f"{node} {why}", node)
 
 
 def fenced(number: int, node: str, generation: int, silent_s: float) -> Incident:
     """The incident of a runner that was cut off from everybody."""
     summary = f"{node} was cut off: its runner had no answer for {silent_s:.1f} s and ended its ranks (lease.fence)"
-    return Incident(number=number, generation=generation, cause="fenced", summary=summary, node=node)
+    return _of_node(number, generation, "fenced", summary, node)
+
+
+def _of_node(number: int, generation: int, cause: str, summary: str, node: str) -> Incident:
+    return Incident(
+        number=number, generation=generation, cause=cause, summary=summary, node=node, cause_key=cause.replace("-", " ")
+    )
 
 
 def without_tails(renewal: Renewal) -> Renewal:
@@ -132,6 +141,8 @@ def unfinished(number: int, generation: int, node: str, ranks: tuple[int, ...], 
         summary=f"{rank_list(ranks)} had not ended {limit_s:g} s after the first rank had (stop.finish_timeout)",
         node=node,
         rank=ranks[0] if ranks else None,
+        cause_key="not finished within stop.finish_timeout",
+        is_root=False,
     )
 
 

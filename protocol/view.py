@@ -1,5 +1,7 @@
 """One run as people see it: the coordinator's state in the words of `supctl status` and `ps`. Pure."""
 
+import math
+
 from msgspec.structs import replace
 
 from protocol import absence, stalls, verdict
@@ -11,7 +13,11 @@ from protocol.messages.control import RankStatus, RunStatus
 from protocol.messages.member import Part, RankReport
 from protocol.pace import Pace
 from protocol.rendezvous import Wait
+from protocol.restart import MAX_INFRA_RESTARTS, MAX_RESTARTS, budget_of
 from protocol.signals import shell_code, signal_name
+
+PLANS_TOLD = 4
+"""Planned changes that are told of a run."""
 
 
 def run_status(
@@ -28,7 +34,9 @@ def run_status(
     ranks = rank_statuses(run, now_s)
     waiting_for, until_s = _waiting(run, ranks, now_s)
     seat = next(iter(run.seats.values()), None)
-    nproc, wanted = job.spec.topology.nproc_per_node, job.spec.topology.nnodes_wanted
+    topology = run.rendezvous.topology  # as scaled
+    nproc, wanted = topology.nproc_per_node, topology.nnodes_wanted
+    plan, plan_left_s = _plan(run, now_s)
     reports = sorted((r for part in run.parts.values() for r in part.ranks), key=lambda report: report.rank)
     reported = max((r.total_steps for r in reports if r.total_steps is not None), default=None)
     total_steps = job.spec.progress.total_steps or reported
@@ -44,7 +52,7 @@ def run_status(
         ranks_running=sum(1 for r in ranks if r.state in ("initializing", "running", "stalled")),
         ranks=seat.assignment.world_size if seat else nproc * wanted if isinstance(nproc, int) else None,
         nodes=tuple(run.seats),
-        nnodes=job.spec.topology.nnodes,
+        nnodes=topology.nnodes,
         spares=() if run.is_final or not run.seats else run.rendezvous.spares(run.seats),
         user=job.submitter.user,
         submitted_wall_s=submitted_wall_s,
@@ -52,8 +60,14 @@ def run_status(
         reason=_reason(run),
         waiting_for=waiting_for,
         wait_left_s=None if until_s is None else max(0.0, until_s - now_s),
-        restarts_used=run.ledger.used,
-        max_restarts=job.spec.restart.max_restarts,
+        restarts_used=budget_of(run.spec.restart, run.ledger, MAX_RESTARTS, run.run_s(now_s)).used,
+        max_restarts=run.spec.restart.max_restarts,
+        infra_used=budget_of(run.spec.restart, run.ledger, MAX_INFRA_RESTARTS, run.run_s(now_s)).used,
+        max_infra_restarts=run.spec.restart.max_infra_restarts,
+        streak=run.ledger.same,
+        no_progress_limit=run.spec.restart.no_progress_limit,
+        made_no_progress=run.made_no_progress,
+        excluded=() if run.is_final else _excluded(run, now_s),
         saved_step=run.saved_step,
         incident=run.case.incident,
         rank_list=ranks if with_ranks else (),
@@ -65,6 +79,9 @@ def run_status(
         loss=next((r.loss for r in reports if r.loss is not None), None),
         silent_s=pace.silent_s(now_s),
         lacked_nodes=run.lacked_nodes,
+        preempted_code=job.spec.preemption.exit_code,
+        plan=plan,
+        plan_left_s=plan_left_s,
     )
 
 
@@ -73,6 +90,8 @@ def state_word(run: Coordinator) -> str:
     match run.phase:
         case Phase.FORMING if run.stop is not None:  # of a run that is being taken over
             return "stopping"
+        case Phase.FORMING if run.rendezvous.lacks_slots and run.takeover is None:
+            return "pending"
         case Phase.FORMING:
             return "starting" if run.generation == NO_GENERATION else "restarting"
         case Phase.LAUNCHING:
@@ -83,8 +102,24 @@ def state_word(run: Coordinator) -> str:
             return "stopping" if run.stop is not None else "restarting"
         case Phase.BACKOFF:
             return "restarting"
-        case Phase.SUCCEEDED | Phase.FAILED | Phase.STOPPED:
+        case Phase.HELD | Phase.SUCCEEDED | Phase.FAILED | Phase.STOPPED | Phase.PREEMPTED:
             return run.phase.value
+
+
+def _excluded(run: Coordinator, now_s: float) -> tuple[str, ...]:
+    """Nodes that the job does without for a while, or would."""
+    texts = run.rendezvous.exclusions.texts(now_s)
+    told = {node: text for node, text in texts.items() if run.rendezvous.may_use(node)}
+    return tuple(
+        f"{node} ({text}{', used for want of another one' * run.rendezvous.uses(node)})" for node, text in told.items()
+    )
+
+
+def _plan(run: Coordinator, now_s: float) -> tuple[str, float | None]:
+    """The planned changes that are to come, and in how long the first of them comes without a checkpoint."""
+    due_s = min((change.go_s for change in run.plans.changes if not change.lacks), default=math.inf)
+    left_s = max(0.0, due_s - now_s) if due_s < math.inf else None
+    return "; ".join(change.text for change in run.plans.changes[:PLANS_TOLD]), left_s
 
 
 def _stalled(run: Coordinator) -> list[tuple[str, RankReport]]:
@@ -198,11 +233,15 @@ def _waiting(run: Coordinator, ranks: tuple[RankStatus, ...], now_s: float) -> t
                 return "what its ranks have left behind to end", None
             if run.stop is not None and run.stop.now:
                 return f"{verdict.rank_list(alive)} to end (got SIGKILL)", None
+            if (answers_s := run.answers.deadline_s(run.pre_wait_s)) is not None:
+                return f"{verdict.rank_list(alive)} to answer {run.spec.stop.pre_signal} (stop.pre_wait)", answers_s
             grace_s = run.spec.stop.grace_s if run.stop is None or run.stop.grace_s is None else run.stop.grace_s
             return f"{verdict.rank_list(alive)} to end (SIGKILL after {grace_s:g} s)", None
         case Phase.BACKOFF:
             return "the backoff before the next generation to pass", run.backoff_until_s
         case Phase.RUNNING:
             return ("" if alive else "what its ranks have left behind to end"), None
-        case Phase.SUCCEEDED | Phase.FAILED | Phase.STOPPED:
+        case Phase.HELD:
+            return "supctl resume, restart or stop", None
+        case Phase.SUCCEEDED | Phase.FAILED | Phase.STOPPED | Phase.PREEMPTED:
             return "", None

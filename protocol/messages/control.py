@@ -14,11 +14,16 @@ from protocol.chooser import CHOOSER_MAX
 from protocol.errors import Place
 from protocol.ids import GenerationNumber
 from protocol.messages import Message, decoder
-
-REASON_MAX = 300
-"""Characters of an operator's reason; it becomes part of every worker's environment."""
-
-GRACE_MAX_S = 365 * 86400.0
+from protocol.messages.upkeep import (
+    GRACE_MAX_S,
+    REASON_MAX,
+    AskPolicy,
+    DrainNodes,
+    Policy,
+    ResumeRun,
+    ScaleRun,
+    UndrainNodes,
+)
 
 PLACES_MAX = 100_000
 """Streams of which a follower that comes back says how far it is: as many as fit into a frame."""
@@ -60,6 +65,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float = 0.0
     stderr_tail: tuple[bytes, ...] = ()
     evidence: str = ""  # what the kernel says of it
+    cause_key: str = ""  # the same for two failures of one cause: "RuntimeError at train.py:31", "SIGSEGV"; "": unknown
+    is_root: bool = True  # it is known that it began there; of several ranks that hang alike it is not
 
 
 class EventRecord(Message, frozen=True):
@@ -129,6 +136,15 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
     silent_s: float | None = None  # since the job's step last went up
     lacked_nodes: bool = False  # it failed because there were too few nodes (exit code 75)
+    made_no_progress: bool = False  # it failed of `no_progress_limit` (exit code 7)
+    preempted_code: int = 75  # `preemption.exit_code`
+    plan: str = ""  # the planned change that is to come, and what it waits for; "": none
+    plan_left_s: float | None = None  # after so long it comes without a checkpoint
+    infra_used: int = 0
+    max_infra_restarts: int = -1
+    streak: int = 0  # failures in a row of one cause at one step
+    no_progress_limit: int = 3
+    excluded: tuple[str, ...] = ()  # nodes that the run does without for a while, each with why
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +162,9 @@ class NodeState(enum.StrEnum):
     STANDBY = "standby"
     SUSPECT = "suspect"
     UNREACHABLE = "unreachable"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    EXCLUDED = "excluded"
     FENCED = "fenced"
     LOST = "lost"
 
@@ -173,6 +192,12 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     memory_bytes: int = 0
     devices: str = ""
+    slots: int | None = None  # None: no limit
+    free_slots: int | None = None
+    max_jobs: int = 0
+    drain_by: str = ""  # who wants it free
+    drain_reason: str = ""
+    is_drained: bool = False  # no run has ranks there any more
 
 
 # --- requests ----------------------------------------------------------------------------------------------------
@@ -217,6 +242,7 @@ class RestartRun(Message, frozen=True):
     run: str
     reason: Annotated[str, Meta(max_length=REASON_MAX)]
     without: str = ""  # a node that the next generation leaves out
+    job: Start | None = None  # another version of the job, from now on
 
 
 class DeclareLost(Message, frozen=True):
@@ -301,7 +327,23 @@ class Resolve(Message, frozen=True):
     word: str
 
 
-Request = Start | StopRun | RestartRun | DeclareLost | GetStatus | GetNodes | Watch | LogPaths | Describe | Resolve
+Request = (
+    Start
+    | StopRun
+    | RestartRun
+    | DeclareLost
+    | DrainNodes
+    | UndrainNodes
+    | ScaleRun
+    | ResumeRun
+    | AskPolicy
+    | GetStatus
+    | GetNodes
+    | Watch
+    | LogPaths
+    | Describe
+    | Resolve
+)
 
 # --- replies -----------------------------------------------------------------------------------------------------
 
@@ -397,7 +439,7 @@ class End(Message, frozen=True):
     """A Watch is over: everything selected has been sent (and, following, the run has ended)."""
 
 
-ControlReply = Failure | Done | Statuses | Nodes | EventRecord | LogChunk | Notice | Paths | Description | End
+ControlReply = Failure | Done | Policy | Statuses | Nodes | EventRecord | LogChunk | Notice | Paths | Description | End
 
 
 class Outcome(enum.StrEnum):
@@ -406,9 +448,10 @@ class Outcome(enum.StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
+    PREEMPTED = "preempted"
 
 
-RUN_STATES = ("starting", "running", "stalled", "restarting", "stopping", *Outcome)
+RUN_STATES = ("pending", "starting", "running", "stalled", "restarting", "stopping", "held", *Outcome)
 RANK_STATES = ("spawning", "initializing", "running", "stalled", "exited", "killed", "lost")
 NODE_STATES = tuple(NodeState)
 """The words for how a run, a rank and a node are. A later version may have more."""

@@ -17,7 +17,7 @@ from protocol.ids import Epoch, GenerationNumber, Incarnation, RunName
 from protocol.job import LABEL_MAX_CHARS, LABELS_MAX, MAX_NNODES, Job
 from protocol.messages import Message, decoder
 from protocol.messages.control import Greeting, LogChunk, LogSelection, Notice, Places
-from protocol.messages.member import Assignment, Hello, Host, Renewal, Versions
+from protocol.messages.member import Assignment, Devices, Hello, Host, Renewal, Versions
 from protocol.text import Line
 
 NODES_MAX = MAX_NNODES
@@ -28,6 +28,8 @@ BURIED_A_REPORT_MAX = 4
 
 FAILURES_A_REPORT_MAX = 1000
 RUNNERS_A_REPORT_MAX = 1000
+OLD_A_REPORT_MAX = 100
+SIGNALS_MAX = 64
 
 GENERATIONS_MAX = 100_000
 """As many are told of a run, in a frame."""
@@ -39,6 +41,8 @@ Word = Annotated[str, Meta(max_length=WORD_MAX)]
 Label = Annotated[str, Meta(max_length=LABEL_MAX_CHARS)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Runners = Annotated[tuple[Incarnation, ...], Meta(max_length=RUNNERS_A_REPORT_MAX)]
+SignalName = Annotated[str, Meta(pattern=r"^SIG[A-Z0-9]{1,12}\Z")]
+Signals = Annotated[dict[SignalName, Annotated[int, Meta(ge=1)]], Meta(max_length=SIGNALS_MAX)]
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +74,8 @@ class Join(Message, frozen=True):
     wall_s: float = 0.0  # its clock, as it sends this
     epoch: Epoch = 0  # the highest that it has heard of
     host: Annotated[str, Meta(max_length=64)] = ""  # identity of the host that it has heard it of
+    slots: Devices | None = None  # one a rank: the device of each, "" where it has none; None: no limit
+    max_jobs: Annotated[int, Meta(ge=0)] = 0  # runs at once; 0: as many as its slots allow
 
 
 class Joined(Message, frozen=True):
@@ -126,6 +132,8 @@ class NodeReport(Message, frozen=True):
     buried: Annotated[tuple[RunnerBuried, ...], Meta(max_length=BURIED_A_REPORT_MAX)] = ()  # more are told later
     failures: Annotated[tuple[StartFailure, ...], Meta(max_length=FAILURES_A_REPORT_MAX)] = ()  # newest of each run
     runners: Runners | None = None  # that may be alive there: all; null: that is not told
+    signals: Signals = {}  # that this supd was sent: how often each
+    old: Annotated[tuple[RunName, ...], Meta(max_length=OLD_A_REPORT_MAX)] = ()  # runs whose files could go there
 
 
 class NodeOrder(Message, frozen=True):
@@ -135,6 +143,7 @@ class NodeOrder(Message, frozen=True):
     epoch: Epoch
     wanted: tuple[RunName, ...] = ()  # runs that have to have a runner there
     settled: tuple[Incarnation, ...] = ()  # incarnations of the report's `buried` that are on the coordinator's disk
+    forgotten: tuple[RunName, ...] = ()  # runs of the report's `old` that the coordinator does not know
 
 
 # --- other connections -------------------------------------------------------------------------------------------

@@ -125,6 +125,8 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     silent_s: float | None = None  # since the runner last saw it change; None: it never did
     stall: Stall | None = None
     remark: Line = ""  # why no more is known of its progress
+    first_step: int | None = None  # that it has shown in this generation, at the first look that showed one
+    has_answered: bool = False  # said `supd.done()` since it got the pre-signal
 
 
 class SpawnFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +135,7 @@ class SpawnFailure(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     path: Line  # what could not be executed, opened or entered
     reason: Line
+    is_nodes: bool = False  # a lack of memory, processes, descriptors: the node's fault, not the program's
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +149,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     note: Line = ""  # how the ranks were counted, where the job leaves that to the node or may not mean it
     digest: Digests = {}  # what it would run: "job", "script", "python", "torch"; {} where only one node can
     witness_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # where its runner listens for others; 0: nowhere
+    knows_devices: bool = False  # its ranks keep to the devices that they are assigned; an earlier version's do not
 
 
 class Witness(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +162,10 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
     node_rank: int
     first_rank: Annotated[int, Meta(ge=0, le=RANK_MAX)]
     nproc: Annotated[int, Meta(ge=1, le=MAX_NPROC_PER_NODE)]
+
+
+Devices = Annotated[tuple[Annotated[str, Meta(max_length=100)], ...], Meta(max_length=MAX_NPROC_PER_NODE)]
+"""Accelerators as CUDA_VISIBLE_DEVICES names them."""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +182,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     restart_reason: Line = ""  # "" for generation 0; else for SUPD_RESTART_REASON
     timing: Timing = DEFAULTS
     witnesses: Annotated[tuple[Witness, ...], Meta(max_length=WITNESSES_MAX)] = ()  # (): its lease never ends
+    resume_step: int | None = None  # the last one seen saved before it; for SUPD_RESUME_STEP
+    devices: Devices | None = None  # that the ranks may use, those of this allotment; None: all that there are
 
 
 class Renewal(Message, frozen=True):
@@ -185,7 +195,10 @@ class Renewal(Message, frozen=True):
     ranks: Annotated[tuple[RankReport, ...], Meta(max_length=MAX_NPROC_PER_NODE)] = ()
     spawn_failure: SpawnFailure | None = None
     stuck_pids: Pids = ()  # killed 5 s ago and still waiting for the kernel
-    saved_step: int | None = None  # by `checkpoint.marker`
+    saved_step: int | None = None  # by `checkpoint.marker` or `checkpoint.log_pattern`
+    saves: int = 0  # checkpoints that were seen since the ranks of this generation began
+    notice: Line = ""  # why this node is about to be taken away, by a signal or the notice command; "": it is not
+    revision: int = 0  # of the job that it serves
     offer: Offer | None = None  # None while it runs something, or the node is not looked at yet
     fenced_s: float | None = None  # it has ended its ranks because it had got no answer for so long; None: it has not
     unreached: Annotated[tuple[Name, ...], Meta(max_length=WITNESSES_MAX)] = ()  # witnesses, 15 s later
@@ -196,6 +209,7 @@ class Run(Message, frozen=True):
     """Order: run this generation (or go on with it)."""
 
     assignment: Assignment
+    awaits_save: bool = False  # a planned change waits for the next checkpoint: look often, and tell at once
 
 
 class Stop(Message, frozen=True):
@@ -204,6 +218,9 @@ class Stop(Message, frozen=True):
     generation: int
     grace_s: Annotated[float, Meta(ge=0)] | None = None  # None: the job's
     now: bool = False  # no pre-signal, no grace
+    pre_wait_s: Annotated[float, Meta(ge=0)] | None = None  # None: the job's
+    is_answered: bool = False  # every rank of the generation has answered the pre-signal: the pre-wait is over
+    reason: Line = ""  # of a planned one; for the file that SUPD_STOP_FILE names
 
 
 class Wait(Message, frozen=True):

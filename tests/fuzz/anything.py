@@ -19,6 +19,10 @@ WORDS: dict[str, tuple[str, ...]] = {
     "run": ("train@000001", "train@000001", "other@000002", "third@000003", ""),
     "runs": ("train@000001", "other@000002"),
     "wanted": ("train@000001", "other@000002"),
+    "old": ("train@000001", "other@000002"),
+    "forgotten": ("train@000001", "other@000002"),
+    "signals": ("SIGUSR1", "SIGTERM"),
+    "at": ("next-checkpoint", "now", "time"),
     "incarnation": ("a1", "b1", "c1", "a2"),
     "settled": ("a1", "b1", "a2"),
     "identity": ("identity-of-a", "identity-of-b", "identity-of-c"),
@@ -88,12 +92,14 @@ def _maker(kind: kinds.Type, name: str) -> Make:
         case kinds.VarTupleType():
             item = _maker(kind.item_type, name)
             most_items = ITEMS_MAX if kind.max_length is None else min(ITEMS_MAX, kind.max_length)
-            return lambda rng: tuple(item(rng) for _ in range(rng.randint(0, most_items)))
+            least_items = kind.min_length or 0
+            return lambda rng: tuple(item(rng) for _ in range(rng.randint(least_items, most_items)))
         case kinds.TupleType():
             items = [_maker(item, name) for item in kind.item_types]
             return lambda rng: tuple(item(rng) for item in items)
         case kinds.DictType():
-            key, value = _maker(kind.key_type, "node"), _maker(kind.value_type, name)
+            key = _maker(kind.key_type, name if name in WORDS else "node")
+            value = _maker(kind.value_type, name)
             return lambda rng: {key(rng): value(rng) for _ in range(rng.randint(0, ITEMS_MAX))}
         case kinds.UnionType():
             choices = [_maker(choice, name) for choice in kind.types]

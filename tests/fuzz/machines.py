@@ -136,6 +136,8 @@ def _heed(effects: list[c.Effect], said: Said) -> None:
             case c.Note():
                 encode(effect.detail)
                 effect.text.encode()
+            case c.Blame():
+                assert effect.node in NODES
             case c.Want():
                 assert effect.nodes <= set(NODES)
 
@@ -382,6 +384,10 @@ def _consequences(rng: Random, machine: Member, effect: m.Effect, heard: Heard, 
             return [m.Offered(Offer(slots=NPROC, address="10.0.0.1", port=4000))]
         case m.Look():
             return [m.Looked(generation, {rank: m.Sample(count=rng.randint(0, 3)) for rank in machine.ranks})]
+        case m.LookForSave():
+            return [m.Saved(generation, rng.randint(0, 3), rng.random() < 0.5)]
+        case m.LookForDone():
+            return [m.SeenDone(generation, {rank: rng.choice((None, 1, 2)) for rank in machine.ranks})]
         case m.Inspect(_, ranks):
             return [m.Inspected(generation, dict.fromkeys(ranks, StallState.ALIVE))]
         case m.Persist(renewal):
@@ -401,6 +407,8 @@ def _consequences(rng: Random, machine: Member, effect: m.Effect, heard: Heard, 
             assert until_s is None or math.isfinite(until_s)
         case m.Meet(witnesses):
             assert all(isinstance(witness, Witness) for witness in witnesses)
+        case m.Announce(_, _, signal_at_s, kill_at_s):
+            assert signal_at_s <= kill_at_s or kill_at_s <= now_s
         case m.Abort() | m.KeepStacks() | m.TermLeftovers() | m.End():
             pass
     return []

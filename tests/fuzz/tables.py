@@ -9,7 +9,7 @@ from protocol import fleet_events as f
 from protocol import node as n
 from protocol.fleet import Fleet
 from protocol.messages import decoder, encode
-from protocol.messages.fleet import Join, NodeOrder
+from protocol.messages.fleet import Join, NodeOrder, NodeReport
 from protocol.messages.member import Renewal
 from protocol.node import Node
 from tests.fuzz.anything import anything
@@ -21,6 +21,7 @@ NODES = ("a", "b", "c", "z")
 any_renewal = anything(Renewal)
 any_join = anything(Join)
 any_order = anything(NodeOrder)
+any_report = anything(NodeReport)
 decode_node_record = decoder(f.NodeRecord)
 
 
@@ -73,11 +74,28 @@ def _fleet_event(rng: Random, step: int) -> f.Event:
         if rng.random() < 0.7:
             join = replace(join, fleet="default", versions=(1,), join=("host:29410",))
         return f.Asked(link, join, wall_s=rng.choice((0.0, 60.0, 1e9)))
-    if dice < 0.8:
+    if dice < 0.7:
         return f.Heard(link)
+    if dice < 0.8:
+        return _upkeep(rng, link)
     if dice < 0.95:
         return f.Unlinked(link) if dice < 0.9 else f.DeclaredLost(rng.choice(NODES))
     return f.Tick()
+
+
+def _upkeep(rng: Random, link: f.Link) -> f.Event:
+    """What operators and runs say of nodes, and nodes of signals."""
+    name = rng.choice(NODES)
+    drain = f.Drain(by="ada", go_wall_s=rng.choice((0.0, 1e9)))
+    return rng.choice(
+        (
+            f.DrainRequested(name, drain, 60.0),
+            f.UndrainRequested(name, "ada"),
+            f.Troubled(name, 60.0),
+            f.Seated(frozenset(rng.sample(NODES, 2))),
+            f.Signalled(rng.choice((None, link)), any_report(rng).signals),
+        )
+    )
 
 
 def node(rng: Random) -> None:
@@ -91,7 +109,7 @@ def node(rng: Random) -> None:
         elif dice < 0.8:
             event = n.Ordered(any_order(rng))
         else:
-            event = rng.choice((n.LinkUp(), n.LinkDown(), n.Tick()))
+            event = rng.choice((n.LinkUp(), n.LinkDown(), n.Signalled({"SIGUSR1": started}), n.Tick()))
         for effect in machine.handle(event, now_s):
             match effect:
                 case n.Ensure(run):
@@ -102,6 +120,6 @@ def node(rng: Random) -> None:
                         due[-2:] = [n.StartFailed(run, "no room")]
                 case n.Report(report):
                     encode(report)
-                case n.Forget():
+                case n.Forget() | n.Clear():
                     pass
         now_s += rng.choice((0.0, 0.1, 1.0, 5.0))

@@ -60,7 +60,9 @@ def submitted(spec: JobSpec, **submitter: Any) -> Job:
 
 def offer(slots: int = 2, *, port: int = PORT, problem: str = "", witness_port: int = WITNESS_PORT) -> Offer:
     """What a node can give."""
-    return Offer(slots=slots, address="10.0.0.1", port=port, problem=problem, witness_port=witness_port)
+    return Offer(
+        slots=slots, address="10.0.0.1", port=port, problem=problem, witness_port=witness_port, knows_devices=True
+    )
 
 
 def assignment(generation: int = 0, **changed: Any) -> Assignment:

@@ -95,7 +95,7 @@ class Crew(Timeline):
                     self._answer(node, incarnation, m.Answered(answer, is_direct=not via), via[:1])
                 case c.Ask(incarnation, question):
                     self._carry(HOST, incarnation, m.Questioned(question))
-                case c.Want() | c.Note():
+                case c.Want() | c.Note() | c.Blame():
                     pass
 
     def _answer(self, node: str, incarnation: str, answered: m.Answered, hop: str) -> None:
@@ -187,6 +187,8 @@ class Crew(Timeline):
             case m.End():
                 self.kill_runner(node)
             case m.Meet() | m.Look() | m.Inspect() | m.TermLeftovers() | m.KeepStacks():
+                pass
+            case m.LookForSave() | m.LookForDone() | m.Announce():
                 pass
 
     def _relay(self, node: str, witness: str, heard: c.Heard) -> None:

@@ -105,7 +105,7 @@ class World(Timeline):
                 case c.Want(nodes):
                     if NODE in nodes:
                         self._ensure_runner()
-                case c.Note():
+                case c.Note() | c.Blame():
                     pass
                 case c.Ask():
                     raise AssertionError("a node alone has no witnesses")
@@ -187,7 +187,7 @@ class World(Timeline):
             case m.Inspect(generation, ranks):
                 states = {rank: StallState.ALIVE for rank in ranks if (generation, rank) in runner.workers}
                 self.give(runner, m.Inspected(generation, states))
-            case m.TermLeftovers() | m.KeepStacks():
+            case m.TermLeftovers() | m.KeepStacks() | m.LookForSave() | m.LookForDone() | m.Announce():
                 pass
             case m.Hold() | m.KillAll() | m.Meet() | m.AskWords() | m.GiveWord() | m.Testify():
                 raise AssertionError("a node alone has no lease that ends, and no witnesses")

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from protocol.job import RestartTable, StopTable
+from protocol.job import CheckpointTable, RestartTable, StopTable
 from protocol.member import Member
 from protocol.member_events import (
     Cleared,
@@ -26,8 +26,17 @@ NO_FILE = SpawnFailure(rank=1, path="/no", reason="No such file")
 class Stage:
     """One member, and a short way to hand it things."""
 
-    def __init__(self, stop: StopTable | None = None, restart: RestartTable | None = None) -> None:
-        spec = job_spec(stop=stop or StopTable(grace_s=30.0), restart=restart or RestartTable(start_after_s=10.0))
+    def __init__(
+        self,
+        stop: StopTable | None = None,
+        restart: RestartTable | None = None,
+        checkpoint: CheckpointTable | None = None,
+    ) -> None:
+        spec = job_spec(
+            stop=stop or StopTable(grace_s=30.0),
+            restart=restart or RestartTable(start_after_s=10.0),
+            checkpoint=checkpoint or CheckpointTable(),
+        )
         self.member = Member(spec, 0.0, orphan_wait_s=3600.0, linger_s=60.0)
 
     def at(self, now_s: float, event: Event) -> list[Effect]:
@@ -45,25 +54,29 @@ class Stage:
         return self.member.part
 
 
-def idle(stop: StopTable | None = None, restart: RestartTable | None = None) -> Stage:
+def idle(
+    stop: StopTable | None = None,
+    restart: RestartTable | None = None,
+    checkpoint: CheckpointTable | None = None,
+) -> Stage:
     """Linked, and has offered its node."""
-    stage = Stage(stop, restart)
+    stage = Stage(stop, restart, checkpoint)
     stage.at(0.0, Linked(up=True))
     stage.at(0.0, Offered(offer()))
     return stage
 
 
-def launched(stop: StopTable | None = None, generation: int = 0) -> Stage:
+def launched(stop: StopTable | None = None, generation: int = 0, checkpoint: CheckpointTable | None = None) -> Stage:
     """Two ranks are spawned at 1.0."""
-    stage = idle(stop)
+    stage = idle(stop, checkpoint=checkpoint)
     stage.told(1.0, Run(assignment=assignment(generation)))
     stage.at(1.0, Launched(generation, (100, 101)))
     return stage
 
 
-def running(stop: StopTable | None = None, generation: int = 0) -> Stage:
+def running(stop: StopTable | None = None, generation: int = 0, checkpoint: CheckpointTable | None = None) -> Stage:
     """Both ranks have started at 2.0."""
-    stage = launched(stop, generation)
+    stage = launched(stop, generation, checkpoint)
     stage.at(2.0, Wrote(generation, 0))
     stage.at(2.0, Wrote(generation, 1))
     assert stage.part is Part.RUNNING

@@ -16,8 +16,7 @@ from protocol.coordinator_events import (
 )
 from protocol.job import RestartTable
 from protocol.messages.member import Part, Release, Run, SpawnFailure, Stop, Wait
-from protocol.rendezvous import ATTEMPTS_MAX
-from protocol.restart import Ledger
+from protocol.pool import ATTEMPTS_MAX
 from tests.protocol.build import assignment, exited, job_spec, offer, rank
 from tests.protocol.fleet import (
     CRASHED,
@@ -141,7 +140,7 @@ def test_a_runner_that_fails_and_is_gone_in_one_report_is_followed_by_the_next_g
     assert len(persisted(effects)) == 1
     again = assignment(1, master_port=4001, restart_reason="rank 0 on a (pid 100) killed by SIGSEGV")
     assert orders(effects) == {"a1": Run(assignment=again)}
-    assert fleet.record.ledger == Ledger(used=1, streak=1)
+    assert (fleet.record.ledger.used, fleet.record.ledger.streak) == (1, 1)
 
 
 def test_a_backoff_ends_by_itself_and_the_next_generation_begins() -> None:
@@ -297,7 +296,8 @@ def test_a_runner_that_is_gone_ends_its_generation_uncharged_and_is_replaced() -
     effects = fleet.gone(5.0, "a1")
     assert notes(effects) == ["runner.lost", "incident.opened", "generation.ended", "restart.decided"]
     assert wanted_runners(effects) == ["a"]
-    assert (fleet.phase, fleet.record.ledger) == ("forming", Ledger(used=0, streak=1, lost=1))
+    ledger = fleet.record.ledger
+    assert (fleet.phase, ledger.used, ledger.infra_used, ledger.streak) == ("forming", 0, 1, 1)
     effects = fleet.offers(6.0, "a2", port=4001)
     assert [type(order) for order in orders(effects).values()] == [Run]
     assert fleet.record.seats[0].incarnation == "a2"

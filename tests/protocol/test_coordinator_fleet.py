@@ -7,7 +7,7 @@ import pytest
 from protocol.coordinator_events import RestartRequested, StopRequested, Tick, Want
 from protocol.job import JobSpec, TopologyTable
 from protocol.messages.member import Part, Release, Run, Stop
-from protocol.rendezvous import FRESH_S
+from protocol.pool import FRESH_S
 from tests.protocol.build import exited, job_spec, offer, rank
 from tests.protocol.fleet import (
     CRASHED,

@@ -47,7 +47,7 @@ from tests.protocol.node_table import (
 def test_a_fleet_of_one_has_its_host_which_is_always_up() -> None:
     fleet = Fleet(HOST, 7, lambda node: "")
     assert fleet.handle(Opened(()), 0.0) == [Persist(record(HOST, 0)), RosterChanged()]
-    assert fleet.roster() == (RosterNode("host", is_up=True, joined=0),)
+    assert fleet.roster() == (RosterNode("host", is_up=True, joined=0, start="of-host-dir/1"),)
     assert (fleet.deadline_s, fleet.link_of("host")) == (None, None)
     assert fleet.handle(Tick(), 1e6) == []
     assert shown(fleet, "host") == "up"
@@ -59,9 +59,9 @@ def test_a_host_that_starts_again_keeps_its_order_number_and_the_nodes_it_knew_m
     effects = fleet.handle(Opened((record(join("c"), 2), record(HOST, 1), record(join("b"), 0))), 100.0)
     assert effects == [Persist(record(HOST, 1, incarnation=2)), RosterChanged()]
     assert fleet.roster() == (
-        RosterNode("b", is_up=False, may_come=True, joined=0),
-        RosterNode("host", is_up=True, joined=1),
-        RosterNode("c", is_up=False, may_come=True, joined=2),
+        RosterNode("b", is_up=False, may_come=True, joined=0, start="of-b-dir/1"),
+        RosterNode("host", is_up=True, joined=1, start="of-host-dir/2"),
+        RosterNode("c", is_up=False, may_come=True, joined=2, start="of-b-dir/1"),
     )
     assert fleet.deadline_s == 100.0 + RECOVERY_S
     comes(1, join("d"), 101.0, fleet)
@@ -106,7 +106,7 @@ def test_a_node_is_taken_in_once_it_was_reached_at_its_address_and_written_down(
         RosterChanged(),
     ]
     assert (fleet.node_of(1), fleet.link_of("b")) == ("b", 1)
-    assert fleet.roster()[1] == RosterNode("b", is_up=True, joined=1, labels={"rack": "r1"})
+    assert fleet.roster()[1] == RosterNode("b", is_up=True, joined=1, labels={"rack": "r1"}, start="of-b-dir/1")
 
 
 def test_a_node_that_is_not_reached_is_refused_with_its_address_and_why() -> None:
@@ -281,6 +281,7 @@ def test_a_later_start_of_the_same_state_folder_replaces_the_earlier_one_at_once
         Drop(1, "b has connected anew"),
         Admit(2, joined()),
         note("node.replaced", "b (10.0.0.2:29410) has a supd that was started again", clock_off_s=0.0),
+        RosterChanged(),
     ]
     assert fleet.handle(Heard(1), 11.0) == []
     assert fleet.handle(Unlinked(1), 11.0) == []

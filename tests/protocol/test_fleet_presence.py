@@ -21,6 +21,8 @@ from protocol.fleet import (
 from protocol.fleet_events import (
     Admit,
     Asked,
+    Drain,
+    DrainRequested,
     Drop,
     Effect,
     Event,
@@ -33,7 +35,11 @@ from protocol.fleet_events import (
     Probed,
     Refuse,
     RosterChanged,
+    Seated,
+    Signalled,
     Tick,
+    Troubled,
+    UndrainRequested,
     Unlinked,
 )
 from protocol.messages import encode
@@ -287,6 +293,7 @@ JOINS = st.builds(
     wall_s=st.floats(),
     labels=st.sampled_from([{}, {"rack": "r1"}]),
 )
+NAMES = st.sampled_from(["b", "c", "host", "nobody"])
 EVENTS = st.one_of(
     st.builds(Asked, LINKS, JOINS, st.just(WALL_S)),
     st.builds(Asked, LINKS, st.builds(join), st.just(WALL_S)),
@@ -295,6 +302,11 @@ EVENTS = st.one_of(
     st.builds(Heard, LINKS),
     st.builds(Heard, LINKS),
     st.builds(Unlinked, LINKS),
+    st.builds(DrainRequested, NAMES, st.just(Drain(by="ada", go_wall_s=WALL_S)), st.just(WALL_S)),
+    st.builds(UndrainRequested, NAMES, st.just("ada")),
+    st.builds(Troubled, NAMES, st.just(WALL_S)),
+    st.builds(Signalled, st.none() | LINKS, st.dictionaries(st.sampled_from(["SIGUSR1", "SIGTERM"]), st.just(1))),
+    st.builds(Seated, st.frozensets(NAMES)),
     st.just(Tick()),
 )
 KNOWN = st.sampled_from([(), (record(join(), 1),), (record(join(), 1, is_away=True), record(join("c"), 5))])

@@ -144,7 +144,7 @@ def test_all_problems_of_a_file_are_told_at_once_with_key_value_and_mend() -> No
     ]
 
 
-RUN, TOPOLOGY, RESTART, STOP = "[run]\n", "[topology]\n", "[restart]\n", "[stop]\n"
+RUN, TOPOLOGY, RESTART, STOP, PREEMPTION = "[run]\n", "[topology]\n", "[restart]\n", "[stop]\n", "[preemption]\n"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ RUN, TOPOLOGY, RESTART, STOP = "[run]\n", "[topology]\n", "[restart]\n", "[stop]
         ),
         (TOPOLOGY + 'nproc_per_node = "8"', "J201", "topology.nproc_per_node", '"8"', "write 8 without quotes"),
         (TOPOLOGY + 'nproc_per_node = "gpus"', "J203", "topology.nproc_per_node", '"gpus"', 'did you mean "gpu"?'),
-        (TOPOLOGY + 'grow_min_interval = "5m"', "J103", "topology.grow_min_interval", "", "leave it out"),
+        (TOPOLOGY + "grow_min_interval = 300", "J204", "topology.grow_min_interval", "300", 'write "300s" or "5m"'),
         ('[devices]\nvisibility = "one"', "J203", "devices.visibility", '"one"', 'write "all" or "virtual"'),
         # restart
         (RESTART + 'policy = "always"', "J203", "restart.policy", '"always"', 'write "on-failure" or "never"'),
@@ -212,6 +212,9 @@ RUN, TOPOLOGY, RESTART, STOP = "[run]\n", "[topology]\n", "[restart]\n", "[stop]
             "3",
             "keep it in one of them",
         ),
+        (RESTART + 'on_budget_spent = "wait"', "J203", "restart.on_budget_spent", '"wait"', 'write "fail" or "hold"'),
+        (RESTART + "no_progress_limit = -1", "J205", "restart.no_progress_limit", "-1", "write 0 to 1000000"),
+        (RESTART + "exclude_node_after = 51", "J205", "restart.exclude_node_after", "51", "write 0 to 50"),
         # stop
         (STOP + 'signal = "SIGTREM"', "J207", "stop.signal", '"SIGTREM"', 'did you mean "SIGTERM"?'),
         (STOP + 'signal = ""', "J207", "stop.signal", '""', 'write a signal\'s name, as in "SIGTERM"'),
@@ -265,6 +268,33 @@ RUN, TOPOLOGY, RESTART, STOP = "[run]\n", "[topology]\n", "[restart]\n", "[stop]
             '"auto"',
             'write a limit, as in "10m", or leave it out',
         ),
+        # checkpoints and preemption
+        ("[checkpoint]\nlog_pattern = 'saved'", "J412", "checkpoint.log_pattern", '"saved"', r"name it: (?P<step>\d+)"),
+        (
+            PREEMPTION + 'signals = ["SIGKILL"]',
+            "J207",
+            "preemption.signals[0]",
+            '"SIGKILL"',
+            "write SIGTERM, SIGUSR1, SIGUSR2, SIGHUP or SIGINT",
+        ),
+        (PREEMPTION + 'signals = ["TREM"]', "J207", "preemption.signals[0]", '"TREM"', 'did you mean "SIGTERM"?'),
+        (PREEMPTION + 'signals = "TERM"', "J201", "preemption.signals", '"TERM"', 'write ["TERM"]'),
+        (
+            PREEMPTION + "notice_command = []",
+            "J206",
+            "preemption.notice_command",
+            "",
+            "write at least one item, or leave the key out",
+        ),
+        (
+            PREEMPTION + 'notice_interval = "50ms"',
+            "J205",
+            "preemption.notice_interval",
+            '"50ms"',
+            'write "100ms" or more',
+        ),
+        (PREEMPTION + 'then = "requeue"', "J103", "preemption.then", '"requeue"', 'write "exit", or "wait-for-nodes"'),
+        (PREEMPTION + "exit_code = 0", "J205", "preemption.exit_code", "0", "write 1 to 255"),
         # what is not there
         ("max_restarts = 3", "J101", "run.max_restarts", "", "it belongs in [restart]"),
         ("[[health.check]]", "J103", "health", "", "leave it out"),

@@ -400,6 +400,38 @@ def warnings(text: str, *changes: str) -> list[tuple[str, str, int | None]]:
         ("[progress]\nlog_ranks = '7'\nlog_pattern = '(?P<step>.)'", []),
         ("[progress]\nlog_pattern = '(?P<step>.)(?P<bogus>.)'", [("J503", "progress.log_pattern", 4)]),
         ("[progress]\nlog_pattern = '(?P<step>.)(?P<total>.)(?P<loss>.)(?P<q>.)(?P=q)'", []),
+        ("checkpoint.log_pattern = '(?P<step>.)(?P<q>.)'", [("J503", "checkpoint.log_pattern", 3)]),
+        ("checkpoint.log_pattern = '(?P<step>.)'\nprogress.log_ranks = '1'", []),
+        ("checkpoint.log_pattern = '(?P<step>.)'\nrestart.max_restarts = 3", []),
+        ("restart.max_restarts = -1\nrestart.count_membership = true", [("J503", "restart.count_membership", 4)]),
+        ('restart.max_restarts = -1\nrestart.restart_window = "1h"', [("J503", "restart.restart_window", 4)]),
+        ('restart.restart_window = "1h"', []),
+        (
+            'restart.policy = "never"\nrestart.on_budget_spent = "hold"\nrestart.no_progress_limit = 5',
+            [("J503", "restart.on_budget_spent", 4), ("J503", "restart.no_progress_limit", 5)],
+        ),
+        (
+            'topology.nnodes = "1:2"\ntopology.grow_min_interval = "0s"',
+            [("J503", "topology.grow_min_interval", 4)],
+        ),
+        ('topology.nnodes = "1:2"\ntopology.extra_nodes = "grow"\ntopology.grow_min_interval = "0s"', []),
+        ("topology = {nnodes = '1:2', extra_nodes = 'grow', grow_without_checkpoint = true}", []),
+        (
+            "[topology]\nnnodes='1:2'\nextra_nodes='grow'\ngrow_without_checkpoint = true\n[checkpoint]\nmarker='x'",
+            [("J503", "topology.grow_without_checkpoint", 6)],
+        ),
+        ('preemption.then = "wait-for-nodes"', [("J503", "preemption.then", 3)]),
+        ("preemption.signals = ['TERM']\npreemption.then = 'wait-for-nodes'", []),
+        ("preemption.signals = ['TERM']\npreemption.lead_time = '20s'", [("J504", "preemption.lead_time", 4)]),
+        ("preemption.signals = ['TERM']\npreemption.lead_time = '20s'\nstop.grace = '20s'", []),
+        (
+            "preemption.signals = ['TERM']\npreemption.notice_interval = '1s'",
+            [("J503", "preemption.notice_interval", 4)],
+        ),
+        (
+            "preemption.signals = ['TERM']\npreemption.then = 'wait-for-nodes'\npreemption.exit_code = 3",
+            [("J503", "preemption.exit_code", 5)],
+        ),
         ("", []),
     ],
 )

@@ -280,11 +280,10 @@ def test_the_whole_state_is_reported_every_second_and_at_every_new_link() -> Non
     assert stage.at(3.5, Linked(up=True)) == [Renew(renewal(number + 2, Part.RUNNING, 0, rank(0), rank(1)))]
 
 
-def test_a_checkpoint_is_in_the_next_report_and_on_disk_before_it() -> None:
+def test_a_checkpoint_is_told_at_once_and_on_disk_before_it() -> None:
     stage = running()
-    assert stage.at(2.5, Saved(400)) == []
-    report = renewal(stage.member.report().number + 1, Part.RUNNING, 0, rank(0), rank(1), saved_step=400)
-    assert stage.at(3.0, Tick()) == [Look(0), kept(report), Renew(report)]
+    report = renewal(stage.member.report().number + 1, Part.RUNNING, 0, rank(0), rank(1), saved_step=400, saves=1)
+    assert stage.at(2.5, Saved(0, 400, is_new=True)) == [kept(report), Renew(report)]
 
 
 def test_an_exit_during_a_stop_is_on_disk_before_it_is_told() -> None:

@@ -126,7 +126,7 @@ def test_progress_is_told_every_second_and_never_a_reason_to_write_to_the_disk()
     assert sum(isinstance(effect, Renew) for effect in watch.done) >= 5
     told = watch.report.ranks[0]
     assert (told.step, told.total_steps, told.loss, told.phase) == (4, 50, 0.5, "")
-    watch.give(Saved(4))
+    watch.give(Saved(0, 4, is_new=True))
     watch.run_for(1.0)
     assert watch.persists == before + 1
 

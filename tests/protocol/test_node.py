@@ -7,6 +7,7 @@ from protocol.messages import encode
 from protocol.messages.fleet import (
     BURIED_A_REPORT_MAX,
     FAILURES_A_REPORT_MAX,
+    OLD_A_REPORT_MAX,
     RUNNERS_A_REPORT_MAX,
     NodeOrder,
     NodeReport,
@@ -16,7 +17,9 @@ from protocol.messages.fleet import (
 )
 from protocol.messages.member import Renewal
 from protocol.node import (
+    Aged,
     Buried,
+    Clear,
     Effect,
     Ensure,
     Event,
@@ -27,6 +30,7 @@ from protocol.node import (
     Node,
     Ordered,
     Report,
+    Signalled,
     StartFailed,
     Tick,
 )
@@ -41,8 +45,10 @@ def report(
     buried: tuple[RunnerBuried, ...] = (),
     failures: tuple[StartFailure, ...] = (),
     runners: tuple[str, ...] = (),
+    signals: dict[str, int] | None = None,
 ) -> Report:
-    return Report(NodeReport(number=number, buried=buried, failures=failures, runners=runners))
+    report = NodeReport(number=number, buried=buried, failures=failures, runners=runners, signals=signals or {})
+    return Report(report)
 
 
 def due_s(node: Node) -> float | None:
@@ -66,6 +72,26 @@ def test_it_reports_as_the_link_comes_up_then_every_second_and_never_without_one
     assert node.handle(Tick(), 6.0) == [report(2, runners=("aa",))]
     assert (node.handle(LinkDown(), 6.5), due_s(node)) == ([], None)
     assert node.handle(LinkUp(), 9.0) == [report(1, runners=("aa",))], "reports are counted anew on each connection"
+
+
+def test_a_signal_is_told_at_once_and_supd_may_end_once_the_coordinator_has_heard_of_it() -> None:
+    node = linked()
+    assert node.handle(order(1), 0.1) == []
+    assert node.handle(Signalled({"SIGTERM": 1}), 0.2) == [report(2, signals={"SIGTERM": 1})]
+    may_end = []
+    for number in (1, 2):
+        node.handle(order(number), 0.3)
+        may_end.append(node.may_end)
+    assert may_end == [False, True], "the first order answers an earlier report"
+    assert node.handle(Tick(), 1.2) == [report(3, signals={"SIGTERM": 1})], "it is said for as long as supd lives"
+
+
+def test_without_a_link_nobody_is_told_of_a_signal_and_the_next_one_is_told_anew() -> None:
+    node = Node({})
+    assert node.handle(Signalled({"SIGUSR1": 2}), 0.2) == []
+    may_end = [node.may_end]
+    assert node.handle(LinkUp(), 5.0) == [report(1, signals={"SIGUSR1": 2})]
+    assert [*may_end, node.may_end] == [True, False]
 
 
 def test_what_is_wanted_is_started_once() -> None:
@@ -244,3 +270,32 @@ def test_whatever_comes_no_run_has_two_runners_and_no_end_is_forgotten_unsettled
                 ended.remove(effect.incarnation)
         assert set(node.buried) == ended
         assert set(node.runners) == set(alive)
+
+
+def test_files_of_an_old_run_go_once_the_coordinator_does_not_know_it_and_no_runner_of_it_is_here() -> None:
+    node = linked({"aa": "live@1"})
+    node.handle(Aged(("old@1", "kept@1", "live@1")), 0.5)
+    (told,) = node.handle(Tick(), 1.0)
+    assert isinstance(told, Report)
+    assert told.report.old == ("old@1", "kept@1", "live@1")
+    forgotten = NodeOrder(number=2, epoch=1, forgotten=("old@1", "live@1", "never heard of@1"))
+    assert node.handle(Ordered(forgotten), 1.1) == [Clear(("old@1",))]
+    assert node.handle(Ordered(forgotten), 1.2) == [], "it is on its way"
+    assert node.old == ("kept@1", "live@1")
+
+
+def test_what_an_order_wants_is_not_cleared_by_the_same_order() -> None:
+    node = linked()
+    node.handle(Aged(("old@1",)), 0.5)
+    both = NodeOrder(number=1, epoch=1, wanted=("old@1",), forgotten=("old@1",))
+    assert node.handle(Ordered(both), 0.6) == [Ensure("old@1")]
+
+
+def test_of_very_many_old_runs_the_first_are_told() -> None:
+    node = linked()
+    runs = tuple(f"old@{number:x}" for number in range(OLD_A_REPORT_MAX + 1))
+    node.handle(Aged(runs), 0.5)
+    (told,) = node.handle(Tick(), 1.0)
+    assert isinstance(told, Report)
+    assert told.report.old == runs[:OLD_A_REPORT_MAX]
+    assert decode_report(encode(told.report)) == told.report

@@ -183,3 +183,15 @@ def test_whatever_nodes_do_nothing_is_settled_that_is_not_on_disk(steps: list[Ev
                 order = orders.order_for(effect.node)
                 assert set(order.settled) <= on_disk
                 assert len(set(order.wanted)) == len(order.wanted)
+
+
+def test_of_a_nodes_old_runs_those_that_the_coordinator_does_not_know_are_named_by_its_newest_report_alone() -> None:
+    known = {"kept@1"}
+    orders = NodeOrders(7, lambda run: run not in known)
+    orders.handle(Admitted("b", FIRST))
+    orders.handle(Reported("b", NodeReport(number=1, old=("old@1", "kept@1"))))
+    assert orders.order_for("b").forgotten == ("old@1",)
+    known.clear()
+    assert orders.order_for("b").forgotten == ("old@1", "kept@1")
+    orders.handle(Reported("b", NodeReport(number=2)))
+    assert orders.order_for("b").forgotten == ()

@@ -1,12 +1,26 @@
 """What a rank executes: torchrun's contract, environment, arguments and folders, to the byte."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from protocol.job import DevicesTable, JobSpec, RestartTable, RunTable
-from protocol.ranks import Command, Environment, Place, command, expand, inherited, interpreter, parse_env_file
+from protocol.job import CheckpointTable, DevicesTable, JobSpec, PreemptionTable, RestartTable, RunTable
+from protocol.ranks import (
+    Command,
+    Environment,
+    Place,
+    allotted_device,
+    command,
+    expand,
+    inherited,
+    interpreter,
+    known_marker,
+    notice_command,
+    parse_env_file,
+)
 from tests.protocol.build import assignment, job_spec, submitted
 
 NASTY = {
@@ -158,6 +172,39 @@ def test_threads_follow_the_job_then_the_submitter_then_torchruns_rule(
 def test_a_job_can_set_threads_in_its_own_environment() -> None:
     spec = job_spec(run=RunTable(script="t.py", env={"OMP_NUM_THREADS": "6"}))
     assert env_of(spec)["OMP_NUM_THREADS"] == "6"
+
+
+def test_a_rank_is_told_the_step_that_was_saved_last_and_where_a_planned_stop_is_announced() -> None:
+    got = env_of(job_spec(), place=seat(stop_file="/dev/shm/stop.json"), resume_step=0)
+    assert (got["SUPD_RESUME_STEP"], got["SUPD_STOP_FILE"]) == ("0", "/dev/shm/stop.json")
+    assert not {"SUPD_RESUME_STEP", "SUPD_STOP_FILE"} & env_of(job_spec()).keys()
+
+
+VIRTUAL = job_spec(devices=DevicesTable(visibility="virtual"))
+
+
+@pytest.mark.parametrize(
+    ("devices", "shown", "shown_virtual"),
+    [
+        (("4", "5"), "4,5", "5"),
+        (("GPU-a", "GPU-a"), "GPU-a", "GPU-a"),
+        (("", ""), "2,3", "2,3"),
+        (None, "2,3", "2,3"),
+    ],
+)
+def test_the_devices_of_the_allotment_win_over_what_is_inherited(
+    devices: tuple[str, ...] | None, shown: str, shown_virtual: str
+) -> None:
+    """Of slots that share a device each rank sees it once; slots without one leave it as it was."""
+    given = {"submitter": {"env": {b"CUDA_VISIBLE_DEVICES": b"2,3"}}, "devices": devices}
+    for spec, wanted in ((job_spec(), shown), (VIRTUAL, shown_virtual)):
+        allotted = allotted_device(assignment(devices=devices), 1, is_virtual=spec is VIRTUAL)
+        assert env_of(spec, place=seat(device=allotted), **given)["CUDA_VISIBLE_DEVICES"] == wanted
+
+
+def test_what_the_job_itself_gives_for_its_devices_stays() -> None:
+    spec = job_spec(run=RunTable(script="t.py", env={"CUDA_VISIBLE_DEVICES": "7"}))
+    assert env_of(spec, place=seat(device="4,5"), devices=("4", "5"))["CUDA_VISIBLE_DEVICES"] == "7"
 
 
 def test_with_virtual_devices_each_rank_sees_one_and_is_local_rank_0() -> None:
@@ -350,3 +397,57 @@ def test_what_is_wrong_with_an_env_file_is_told_by_line_and_without_values() -> 
 @pytest.mark.parametrize("name", ["RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SUPD_RUN", "SUPD_ANYTHING"])
 def test_an_env_file_cannot_set_what_supd_sets_itself(name: str) -> None:
     assert parse_env_file(f"export {name}=1") == ({}, [f"line 1: supd sets {name} itself for every rank"])
+
+
+# --- the notice command ----------------------------------------------------------------------------------------------
+
+
+def test_a_notice_command_has_the_jobs_environment_and_folder_but_for_what_is_a_ranks() -> None:
+    env = {"ZONE": "z-{node}", "OUT": "/out/{rank}", "COPY": "${HOME}"}
+    spec = job_spec(
+        run=RunTable(script="t.py", env=env, workdir="work"),
+        preemption=PreemptionTable(notice_command=("ask", "$$ {node}")),
+    )
+    job = submitted(spec, env={b"HOME": b"/home/me"})
+    made = notice_command(job, "n1", "f00d", inherited(job, {}), {"TOKEN": "t"})
+    assert made.argv == (b"ask", b"$$ {node}"), "as run.command it is taken as it stands"
+    assert made.cwd == b"/home/me/work"
+    assert made.env == {
+        b"HOME": b"/home/me",
+        b"TOKEN": b"t",
+        b"ZONE": b"z-n1",
+        b"COPY": b"/home/me",
+        b"SUPD_JOB": b"j",
+        b"SUPD_RUN": b"j@1",
+        b"SUPD_NODE": b"n1",
+        b"SUPD_RUNNER": b"f00d",
+    }
+
+
+@pytest.mark.parametrize(
+    ("marker", "path"),
+    [
+        ("latest", b"/home/me/latest"),
+        ("{run}/${OUT}/latest", b"/home/me/j@1/out-n1/latest"),
+        ("", b""),
+        ("latest-{rank}", b""),
+        ("{gen}/latest", b""),
+        ("${RANK}/latest", b""),
+    ],
+)
+def test_a_marker_is_known_before_there_are_ranks_where_its_path_takes_none(marker: str, path: bytes) -> None:
+    spec = job_spec(run=RunTable(script="t.py", env={"OUT": "out-{node}"}), checkpoint=CheckpointTable(marker=marker))
+    job = submitted(spec, env={b"RANK": b"7"})
+    assert known_marker(job, "n1", "f00d", inherited(job, {}), {}) == path
+
+
+# --- what is documented of it ----------------------------------------------------------------------------------------
+
+
+def test_every_variable_that_supd_sets_is_documented_and_no_other() -> None:
+    page = (Path(__file__).parents[2] / "docs/environment.md").read_text()
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    documented = {name for cell in cells for name in re.findall(r"`([A-Z_]+)`", cell)}
+    place = seat(device="0", heartbeat="/page", stop_file="/stop.json")
+    spec = job_spec(run=RunTable(script="t.py", inherit_env="none"))
+    assert env_of(spec, place=place, resume_step=7).keys() == documented

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from protocol.coordinator_events import RosterNode
 from protocol.job import RendezvousTable, TopologyTable
 from protocol.messages.member import Offer
-from protocol.rendezvous import ATTEMPTS_MAX, FRESH_S, Before, Go, Hopeless, Rendezvous, Wait, natural
+from protocol.pool import ATTEMPTS_MAX, FRESH_S, natural
+from protocol.rendezvous import Before, Go, Hopeless, Rendezvous, Wait
 from tests.protocol.build import job_spec, offer
 
 JOIN_S, LAST_CALL_S = 600.0, 30.0

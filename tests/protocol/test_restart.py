@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.job import RestartTable
-from protocol.restart import LOST_IN_A_ROW_MAX, Again, Failure, GiveUp, Ledger, backoff_s, decide
+from protocol.restart import (
+    CAUSE_IN_A_ROW_MAX,
+    MAX_RESTARTS,
+    Again,
+    Failure,
+    GiveUp,
+    Ledger,
+    backoff_s,
+    decide,
+)
 
 TABLE = RestartTable(max_restarts=3, backoff_s=5.0, backoff_max_s=120.0, stable_after_s=600.0)
 
@@ -20,8 +29,14 @@ def failure(
     started: bool = True,
     ever: bool | None = None,
     infrastructure: bool = False,
+    cause: str = "",
+    seen_step: int | None = None,
+    at_s: float = 0.0,
 ) -> Failure:
     return Failure(
+        cause=cause or ("node lost" if infrastructure else f"exit code {exit_code}"),
+        seen_step=seen_step,
+        time_s=at_s,
         is_infrastructure=infrastructure,
         exit_code=exit_code,
         has_ever_started=started if ever is None else ever,
@@ -48,10 +63,10 @@ def test_a_job_that_always_crashes_gets_exactly_its_restarts_with_a_growing_wait
     """H49."""
     decisions = story(TABLE, [failure()] * 4, jitter=0.5)
     assert decisions == [
-        Again(0.0, True, "restart 1 of 3"),
-        Again(3.75, True, "restart 2 of 3"),
-        Again(7.5, True, "restart 3 of 3"),
-        GiveUp("restart budget spent (3 of 3)"),
+        Again(0.0, MAX_RESTARTS, "restart 1 of 3"),
+        Again(3.75, MAX_RESTARTS, "restart 2 of 3"),
+        Again(7.5, MAX_RESTARTS, "restart 3 of 3"),
+        GiveUp("restart budget spent (3 of 3)", budget=MAX_RESTARTS),
     ]
 
 
@@ -73,7 +88,7 @@ def test_a_long_time_before_all_ranks_had_started_is_no_progress() -> None:
 
 def test_a_higher_checkpoint_resets_the_wait_and_the_same_or_a_lower_one_does_not() -> None:
     steps = [100, 100, 200, 150, 200, 201]
-    table = RestartTable(max_restarts=-1, backoff_s=5.0)
+    table = RestartTable(max_restarts=-1, backoff_s=5.0, no_progress_limit=0)
     assert delays(story(table, [failure(saved_step=step) for step in steps])) == [0.0, 2.5, 0.0, 2.5, 5.0, 0.0]
 
 
@@ -119,7 +134,7 @@ def test_policy_never_gives_up_at_any_failure() -> None:
 def test_an_exit_code_in_never_on_exit_fails_the_run_whatever_is_left_of_the_budget() -> None:
     table = RestartTable(max_restarts=-1, never_on_exit=(2,))
     assert story(table, [failure(exit_code=1), failure(exit_code=2)]) == [
-        Again(0.0, True, "restart 1"),
+        Again(0.0, MAX_RESTARTS, "restart 1"),
         GiveUp("exit code 2 is in restart.never_on_exit"),
     ]
 
@@ -127,8 +142,8 @@ def test_an_exit_code_in_never_on_exit_fails_the_run_whatever_is_left_of_the_bud
 def test_an_exit_code_in_always_on_exit_restarts_uncharged_also_before_the_start_and_after_the_budget() -> None:
     table = RestartTable(max_restarts=0, always_on_exit=(33,))
     decision, ledger = decide(table, Ledger(), failure(exit_code=33, started=False), 0.0)
-    assert decision == Again(0.0, False, "exit code 33 is in restart.always_on_exit")
-    assert ledger == Ledger(used=0, streak=1)
+    assert decision == Again(0.0, "", "exit code 33 is in restart.always_on_exit")
+    assert (ledger.used, ledger.streak) == (0, 1)
 
 
 def test_a_signal_is_in_neither_list() -> None:
@@ -139,11 +154,11 @@ def test_a_signal_is_in_neither_list() -> None:
 def test_a_failure_before_the_start_fails_the_run_unless_the_job_says_restart() -> None:
     early = failure(started=False)
     assert story(TABLE, [early]) == [GiveUp('it never started, and restart.on_startup_failure is "fail"')]
-    assert story(RestartTable(on_startup_failure="restart"), [early]) == [Again(0.0, True, "restart 1 of 10")]
+    assert story(RestartTable(on_startup_failure="restart"), [early]) == [Again(0.0, MAX_RESTARTS, "restart 1 of 10")]
 
 
 def test_a_failure_before_the_start_of_a_later_generation_is_an_ordinary_one() -> None:
-    assert story(TABLE, [failure(started=False, ever=True)]) == [Again(0.0, True, "restart 1 of 3")]
+    assert story(TABLE, [failure(started=False, ever=True)]) == [Again(0.0, MAX_RESTARTS, "restart 1 of 3")]
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7])
@@ -153,12 +168,13 @@ def test_the_budget_is_exact(limit: int) -> None:
 
 
 def test_minus_one_restart_is_no_limit() -> None:
-    assert all(isinstance(d, Again) for d in story(RestartTable(max_restarts=-1), [failure()] * 2000))
+    failures = [failure(saved_step=step) for step in range(2000)]
+    assert all(isinstance(d, Again) for d in story(RestartTable(max_restarts=-1), failures))
 
 
 def test_a_run_that_only_ever_loses_its_runner_is_given_up_in_the_end() -> None:
-    decisions = story(TABLE, [failure(infrastructure=True)] * (LOST_IN_A_ROW_MAX + 1))
-    assert [type(decision) for decision in decisions] == [*[Again] * LOST_IN_A_ROW_MAX, GiveUp]
+    decisions = story(TABLE, [failure(infrastructure=True)] * (CAUSE_IN_A_ROW_MAX + 1))
+    assert [type(decision) for decision in decisions] == [*[Again] * CAUSE_IN_A_ROW_MAX, GiveUp]
 
 
 def lost_port() -> Failure:
@@ -171,7 +187,7 @@ def test_a_lost_port_is_made_good_at_once_and_uncharged_three_times_in_a_row() -
     decisions = story(patient, [lost_port()] * 6)
     assert [d.charged for d in decisions if isinstance(d, Again)] == [False, False, False, True]
     assert delays(decisions)[:4] == [0.0, 0.0, 0.0, 0.0]
-    assert decisions[-1] == GiveUp("restart budget spent (1 of 1)")
+    assert decisions[-1] == GiveUp("restart budget spent (1 of 1)", budget=MAX_RESTARTS)
     decisions = story(TABLE, [lost_port()] * 4)
     assert delays(decisions) == [0.0, 0.0, 0.0, None]
     assert decisions[-1] == GiveUp('it never started, and restart.on_startup_failure is "fail"')

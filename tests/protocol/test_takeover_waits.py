@@ -19,6 +19,8 @@ from tests.protocol.fleet import (
 )
 from tests.protocol.takeover_stage import RESTART, STOP, TTL_S, ended, given_out, grown, says, waiting_for
 
+STOPPED = "stopped by me"
+
 # --- operators -------------------------------------------------------------------------------------------------------
 
 
@@ -33,7 +35,7 @@ def test_a_stop_while_a_generation_is_taken_over_stops_what_is_known_of_it_once_
     assert orders(fleet.at(1.5, STOP)) == {}
     assert fleet.phase == "forming"
     effects = fleet.at(1.0 + TTL_S, Tick())
-    assert orders(effects) == {"a1": Stop(generation=4)}
+    assert orders(effects) == {"a1": Stop(generation=4, reason=STOPPED)}
     assert (fleet.phase, set(fleet.coordinator.seats)) == ("stopping", {"a", "b", "c"})
     for runner in given:
         ended(fleet, 7.0, runner, given)
@@ -46,7 +48,7 @@ def test_a_stop_of_a_generation_with_seats_that_nobody_names_does_not_wait_for_t
     says(fleet, 1.0, "a1", given)
     fleet.at(1.0 + TTL_S, Tick())
     assert fleet.phase == "forming"
-    assert orders(fleet.at(60.0, STOP)) == {"a1": Stop(generation=4)}
+    assert orders(fleet.at(60.0, STOP)) == {"a1": Stop(generation=4, reason=STOPPED)}
     assert (fleet.phase, set(fleet.coordinator.seats)) == ("stopping", {"a"})
     ended(fleet, 61.0, "a1", given)
     assert fleet.phase == "stopped"
@@ -72,7 +74,7 @@ def test_a_stop_does_not_end_a_run_of_which_something_runs_and_has_not_told_what
     for now_s in (1.0 + TTL_S, 60.0):
         assert orders(fleet.at(now_s, Tick())) == {}
         assert (fleet.phase, fleet.coordinator.deadline_s) == ("forming", None)
-    assert orders(says(fleet, 61.0, "a1", given)) == {"a1": Stop(generation=4)}
+    assert orders(says(fleet, 61.0, "a1", given)) == {"a1": Stop(generation=4, reason=STOPPED)}
     assert fleet.phase == "stopping"
 
 
@@ -91,7 +93,7 @@ def test_the_tightest_of_several_stops_is_the_one_that_what_is_taken_over_gets()
     says(fleet, 1.0, "a1", given, tells=False)
     for wish in (StopRequested(60.0, now=False, by="me"), StopRequested(2.0, now=False, by="me"), STOP):
         fleet.at(1.5, wish)
-    assert orders(says(fleet, 2.0, "a1", given)) == {"a1": Stop(generation=4, grace_s=2.0)}
+    assert orders(says(fleet, 2.0, "a1", given)) == {"a1": Stop(generation=4, grace_s=2.0, reason=STOPPED)}
 
 
 def test_a_stop_that_was_accepted_in_a_takeover_outlives_the_coordinator() -> None:
@@ -118,7 +120,7 @@ def test_a_stop_that_was_accepted_holds_for_what_the_coordinator_hears_of_only_t
     fleet.at(5.0, STOP)
     for runner in given:
         effects = says(fleet, 6.0, runner, given)
-    assert set(orders(effects).values()) == {Stop(generation=4)}
+    assert set(orders(effects).values()) == {Stop(generation=4, reason=STOPPED)}
     for runner in given:
         ended(fleet, 7.0, runner, given)
     assert fleet.phase == "stopped"

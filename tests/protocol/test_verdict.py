@@ -31,6 +31,7 @@ def test_the_rank_that_ended_first_by_itself_is_the_cause() -> None:
         shell_code=137,
         wall_s=1000.0,
         stderr_tail=(b"last words",),
+        cause_key="SIGKILL",
     )
 
 
@@ -50,6 +51,7 @@ def test_a_rank_that_could_not_be_spawned_comes_before_its_victims() -> None:
         summary="rank 1 on n1 could not be spawned: /no/python: No such file or directory",
         node="n1",
         rank=1,
+        cause_key="spawn of /no/python: No such file or directory",
     )
 
 

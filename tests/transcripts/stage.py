@@ -12,7 +12,7 @@ from protocol import coordinator_events as c
 from protocol import member_events as m
 from protocol.coordinator import Coordinator
 from protocol.ids import NO_GENERATION
-from protocol.job import HangTable, RestartTable, StopTable
+from protocol.job import CheckpointTable, HangTable, PreemptionTable, RestartTable, StopTable
 from protocol.member import Member
 from protocol.messages.member import Offer, Part, RankExit, Renewal, SpawnFailure, StallState, Witness
 from protocol.text import some_of
@@ -39,6 +39,9 @@ class Actor:
     disk: Renewal | None = None
     ports: int = 29500
     samples: dict[int, m.Sample] = field(default_factory=dict)  # what every rank that is alive shows
+    done: dict[int, int] = field(default_factory=dict)  # ranks that have said that they are done, and how often
+    drain: c.Draining | None = None  # an operator wants it free
+    signals: frozenset[str] = frozenset()  # that its supd was sent
     states: dict[int, StallState] = field(default_factory=dict)  # of processes; those that are not here are alive
     kill_at_s: float | None = None  # when its guard ends what runs there
     inbox: list[m.Event] | None = None  # what has come in while it is frozen; None: it is not
@@ -131,7 +134,10 @@ class Stage:
         self._see_nodes()
 
     def _see_nodes(self) -> None:
-        nodes = (c.RosterNode(node, is_up=node not in self.away, joined=i) for i, node in enumerate(self.actors))
+        nodes = (
+            c.RosterNode(node, node not in self.away, joined=i, drain=actor.drain, signals=actor.signals)
+            for i, (node, actor) in enumerate(self.actors.items())
+        )
         self.tell(c.Roster(tuple(nodes)))
 
     def do_supd(self, word: str, how: str = "") -> None:
@@ -225,6 +231,15 @@ class Stage:
         for rank in map(int, ranks):
             self.actor.samples[rank] = m.Sample(count=self.actor.samples[rank].count + 1, step=int(step))
 
+    def do_saves(self, step: str) -> None:
+        """`saves 500`: the marker says that a checkpoint of this step is there."""
+        self.give(m.Saved(self.actor.generation, int(step), is_new=True))
+
+    def do_done(self, *ranks: str) -> None:
+        """`done 0 1`: these ranks call supd.done()."""
+        for rank in map(int, ranks):
+            self.actor.done[rank] = self.actor.done.get(rank, 0) + 1
+
     def do_sigstop(self, rank: str) -> None:
         """`sigstop 1`: somebody stops its process."""
         self.actor.states[int(rank)] = StallState.STOPPED
@@ -240,6 +255,34 @@ class Stage:
     def do_cleared(self) -> None:
         """Nothing of the generation is left."""
         self.give(m.Cleared(self.actor.generation))
+
+    # --- commands: planned changes -------------------------------------------------------------------------------
+
+    def do_marker(self, *preemption: str) -> None:
+        """`marker`, `marker exit`, `marker wait-for-nodes`: the job, which has not begun yet, writes a marker and can
+        grow at once; it gives up, or waits, where nodes are taken away."""
+        table = PreemptionTable(signals=("SIGTERM",), then=preemption[0] if preemption else "exit")
+        topology = msgspec.structs.replace(self.spec.topology, grow_min_interval_s=0.0)
+        saves = CheckpointTable(marker="/latest")
+        self.spec = msgspec.structs.replace(self.spec, checkpoint=saves, preemption=table, topology=topology)
+
+    def do_drain(self, *nodes: str) -> None:
+        """`drain b`: an operator wants it free at the next checkpoint."""
+        for node in nodes:
+            drain = c.Draining(at_checkpoint=True, go_s=self.now_s + 1800.0, by="me", reason="new NIC")
+            self.actors[node].drain = drain
+        self._see_nodes()
+
+    def do_sigterm(self, *nodes: str) -> None:
+        """`sigterm b c`: the supds there are told that their nodes will be taken away."""
+        for node in nodes:
+            self.actors[node].signals = frozenset({"SIGTERM"})
+        self._see_nodes()
+
+    def do_joins(self, node: str) -> None:
+        """`joins c`: a node comes to the fleet."""
+        self.actors[node] = Actor(ports=29500 + 100 * len(self.actors))
+        self._see_nodes()
 
     # --- commands: the operator, and time ------------------------------------------------------------------------
 
@@ -318,6 +361,8 @@ class Stage:
                     self.say(SUPD, f"journal: {record.phase}, generation {record.generation}")
                 case c.Note(kind, text):
                     self.say(SUPD, f"event {kind}: {text}")
+                case c.Blame(node):
+                    self.say(SUPD, f"blames {node}")
                 case c.Want(nodes):
                     self.say(SUPD, f"wants {f'a runner on {some_of(sorted(nodes))}' if nodes else 'no more runners'}")
                 case c.Send():
@@ -376,6 +421,12 @@ class Stage:
                 states = {rank: actor.states.get(rank, StallState.ALIVE) for rank in ranks}
                 self.say(who, f"sees what the processes of ranks {', '.join(map(str, ranks))} are doing")
                 self.give(m.Inspected(generation, states), node)
+            case m.LookForSave():
+                pass  # what the marker says is handed in
+            case m.LookForDone(generation):
+                self.give(m.SeenDone(generation, {rank: actor.done.get(rank) for rank in actor.samples}), node)
+            case m.Announce(_, reason):
+                self.say(who, f"tells its ranks of the stop: {reason}")
             case m.Hold(until_s):
                 actor.kill_at_s = until_s
                 self.say(who, words.hold(effect))

@@ -22,11 +22,13 @@ def gist(line: str) -> str:
 def order(told: Order) -> str:
     """What a runner is to do."""
     match told:
-        case Run(assignment):
-            return f"run {assignment.generation}"
+        case Run(assignment, awaits_save):
+            return f"run {assignment.generation}{', and tell of a checkpoint at once' if awaits_save else ''}"
         case Stop(generation, grace_s, now):
             how = " now" if now else "" if grace_s is None else f" with {grace_s:g} s grace"
-            return f"stop {generation}{how}"
+            how += "" if told.pre_wait_s is None else f", {told.pre_wait_s:g} s to answer"
+            why = f", {told.reason}" if told.reason else ""
+            return f"stop {generation}{how}{', all have answered' if told.is_answered else ''}{why}"
         case Wait():
             return "wait"
         case Tell():
@@ -48,10 +50,16 @@ def report(renewal: Renewal) -> str:
             end = signal_name(r.exit.signal) if r.exit.signal is not None else f"code {r.exit.code}"
             state = f"ended by {end}" + (" after our stop" if r.exit.stopped_by_us else "")
         state += f", step {r.step}" if r.step is not None else ""
+        state += ", has answered" if r.has_answered and r.exit is None else ""
         state += " and hangs" if r.stall is not None and r.exit is None else ""
         words.append(f"rank {r.rank} {state}")
     if renewal.spawn_failure is not None:
         words.append(f"rank {renewal.spawn_failure.rank} cannot be spawned")
+    if renewal.saves:
+        count = f"{renewal.saves} checkpoint{'s' if renewal.saves > 1 else ''}"
+        words.append(f"{count}, the last of step {renewal.saved_step}")
+    if renewal.notice:
+        words.append(f"will be taken away ({renewal.notice})")
     if renewal.offer is not None:
         words.append(f"offers {renewal.offer.slots} ranks and port {renewal.offer.port}")
     return ", ".join(words)

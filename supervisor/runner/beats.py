@@ -1,4 +1,5 @@
-"""Heartbeat pages of one runner's ranks, new for each generation; and what the ranks need for `import supd`."""
+"""Heartbeat pages of one runner's ranks, new for each generation, with the file that tells of a planned stop; and what
+the ranks need for `import supd`."""
 
 import asyncio
 import contextlib
@@ -50,6 +51,13 @@ class Pages:
         made = self._pages.get(rank)
         return "" if made is None else str(made.path)
 
+    @property
+    def stop_file(self) -> Path | None:
+        """What is to tell the ranks of a planned stop, once there is one; None where there are no pages either."""
+        if self._folder is None or not self._pages:
+            return None
+        return self._folder / f"gen-{self._generation:04d}-stop.json"
+
     def read(self, rank: int) -> Beat | None:
         """What the rank's page shows now; None where it has none, or has cut it short."""
         made = self._pages.get(rank)
@@ -64,11 +72,12 @@ class Pages:
         """Remove the pages of a generation that is over."""
         if generation != self._generation:
             return
+        stop_file = self.stop_file
         pages, self._pages = self._pages, {}
         for made in pages.values():
             os.close(made.descriptor)
-        if pages:
-            await asyncio.to_thread(_unlink, pages.values())
+        if stop_file is not None:
+            await asyncio.to_thread(_unlink, [stop_file, *(made.path for made in pages.values())])
 
     def remove(self) -> None:
         """Remove the folder, at the end of the runner."""
@@ -99,10 +108,10 @@ def _make_page(path: Path) -> _Page:
     return _Page(path, descriptor)
 
 
-def _unlink(pages: Iterable[_Page]) -> None:
-    for made in pages:
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in paths:
         with contextlib.suppress(OSError):
-            made.path.unlink()
+            path.unlink()
 
 
 def package_dir(run_dir: Path) -> str:

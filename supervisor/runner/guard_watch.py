@@ -3,10 +3,10 @@
 import asyncio
 import os
 import subprocess
-from dataclasses import dataclass, field
 
 import structlog
 
+from supervisor.runner.helpers import Helpers
 from supervisor.runner.spawn import pidfd_of
 from supervisor.shell import guarding
 from supervisor.shell.clock import boot_s
@@ -16,15 +16,6 @@ log = structlog.get_logger()
 
 AGAIN_S = 1.0
 """How soon after a replacement another one may follow: what cannot run must not be started in a loop."""
-
-
-@dataclass
-class Helpers:
-    """Our children that are no workers. One that is being started has no pid yet: until then no child may be reaped
-    that nobody knows. (It may be killed as one: then another is started.)"""
-
-    pids: set[int] = field(default_factory=set)
-    is_starting: bool = False
 
 
 class GuardWatch:
@@ -53,15 +44,13 @@ class GuardWatch:
         """Start another guard; returns its pidfd. None: that has failed."""
         await asyncio.sleep(max(0.0, self._started_s + AGAIN_S - boot_s()))
         self._started_s = boot_s()
-        self._helpers.is_starting = True
-        try:
-            pid, pidfd = await asyncio.to_thread(self._start)
-        except OSError as exc:
-            log.error("guard_unreplaced", error=repr(exc))
-            return None
-        finally:
-            self._helpers.is_starting = False
-        self._helpers.pids.add(pid)
+        with self._helpers.starting():
+            try:
+                pid, pidfd = await asyncio.to_thread(self._start)
+            except OSError as exc:
+                log.error("guard_unreplaced", error=repr(exc))
+                return None
+            self._helpers.pids.add(pid)
         return pidfd
 
     def _start(self) -> tuple[int, int]:

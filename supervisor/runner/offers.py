@@ -15,8 +15,9 @@ from protocol.text import one_line
 from supervisor.runner import devices
 from supervisor.runner.ports import Ports
 from supervisor.shell.clock import boot_s
-from supervisor.shell.devices import count_ranks
+from supervisor.shell.devices import CUDA_VARIABLE, count_ranks
 from supervisor.shell.open_files import check_open_files
+from supervisor.shell.port_hold import PortHold
 
 if TYPE_CHECKING:
     from supervisor.runner.digest import Digests
@@ -37,7 +38,8 @@ class Offers:
         self._listen = listen
         self._is_single = job.spec.topology.nnodes[1] == 1  # there never is another node
         self._counted: tuple[int, str] | None = None
-        self._ports = Ports(job.spec.rendezvous.master_port, node)
+        self._hold = PortHold(job.run)
+        self._ports = Ports(job.spec.rendezvous.master_port, node, self._hold)
         self._digests: Digests | None = None
 
     async def look_up(self, last_port: int | None) -> Offer:
@@ -50,6 +52,10 @@ class Offers:
         except Refused as exc:
             return self._problem(exc)
         return await asyncio.to_thread(self._look_up, last_port, witness_port)
+
+    def close(self) -> None:
+        """Hold no port any more."""
+        self._hold.close()
 
     def _look_up(self, last_port: int | None, witness_port: int) -> Offer:
         try:
@@ -68,10 +74,12 @@ class Offers:
             note=one_line(note),
             digest=digest,
             witness_port=witness_port,
+            knows_devices=True,
         )
 
     def _problem(self, exc: Refused) -> Offer:
-        return Offer(slots=0, address=self._address, port=0, problem=one_line(f"{exc}; {exc.hint}"))
+        problem = one_line(f"{exc}; {exc.hint}")
+        return Offer(slots=0, address=self._address, port=0, problem=problem, knows_devices=True)
 
     def _digest(self) -> dict[str, str]:
         """What nodes have to have in common, where there may be several."""
@@ -86,6 +94,8 @@ class Offers:
     def _count(self) -> tuple[int, str]:
         """The ranks, and what is worth telling of how they were counted. Raises Refused where they cannot run here."""
         spec, environ = self._job.spec, device_environment(self._job, os.environb)
+        if CUDA_VARIABLE in os.environ and CUDA_VARIABLE not in spec.run.env:
+            environ[CUDA_VARIABLE] = os.environ[CUDA_VARIABLE]  # supd's own: what runs are given is of these
         wanted = spec.topology.nproc_per_node
         ranks, how = count_ranks(wanted, environ)
         log.info("ranks_counted", ranks=ranks, how=how)

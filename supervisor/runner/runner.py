@@ -1,7 +1,6 @@
 """The runner's shell: one Member machine, its link, its workers, its record on disk."""
 
 import asyncio
-import re
 import signal
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from protocol.job import Job
 from protocol.member import Member
 from protocol.member_events import (
     Abort,
+    Announce,
     Answered,
     AskWords,
     Clear,
@@ -27,14 +27,17 @@ from protocol.member_events import (
     Linked,
     Look,
     Looked,
+    LookForDone,
+    LookForSave,
     LookUpOffer,
     Meet,
+    Noticed,
     Offered,
     Persist,
     Questioned,
     Reached,
     Renew,
-    Saved,
+    SeenDone,
     Signal,
     Spawn,
     TermLeftovers,
@@ -49,15 +52,17 @@ from protocol.versions import VERSIONS
 from supervisor.logs import marks
 from supervisor.logs.segments import LogWriter
 from supervisor.runner.beats import Pages
-from supervisor.runner.guard_watch import GuardWatch, Helpers
+from supervisor.runner.guard_watch import GuardWatch
+from supervisor.runner.helpers import Helpers
 from supervisor.runner.link import Link
+from supervisor.runner.notices import Notices
 from supervisor.runner.offers import Offers
 from supervisor.runner.peers import Ears, Peers
 from supervisor.runner.record import RecordFile
+from supervisor.runner.stop_file import StopFile
 from supervisor.runner.workers import Workers
 from supervisor.shell.clock import boot_s
 from supervisor.shell.driver import Driver
-from supervisor.shell.files import read_small
 from supervisor.shell.lease_page import LeasePage
 from supervisor.shell.precedence import Precedence
 from supervisor.shell.tls import client_context
@@ -65,10 +70,11 @@ from supervisor.shell.tls import client_context
 log = structlog.get_logger()
 
 WATCH_PAUSE_S = 0.5
-"""Between two looks at memory counters, orphans and checkpoint marker. They come with the renewals, once a second:
-an idle runner wakes up once, not twice."""
+"""Between two looks at memory counters and orphans. They come with the renewals, once a second: an idle runner wakes up
+once, not twice."""
 
-MARKER_MAX_BYTES = 4096
+SETTLE_S = 0.1
+"""How long the pre-signal may wait for a marker, so that a checkpoint from before is not taken for an answer to it."""
 
 
 class Ended(Exception):
@@ -101,9 +107,8 @@ class Runner:
         self._offers: Offers | None = None
         self._ended = asyncio.Event()
         self._renewed = asyncio.Event()
-        self._saved: int | None = None  # the last checkpoint that was seen
-        self._marker_read: asyncio.Task[None] | None = None
         self._group = asyncio.TaskGroup()
+        self._stop_file = StopFile(self._group)
         self._record = RecordFile(Path(task.run_dir) / f"{task.incarnation}.record", self._group)
         self._logs: LogWriter | None = None
         self._pages = Pages(Path(task.beats_dir) if task.beats_dir else None)
@@ -153,6 +158,8 @@ class Runner:
             self._peers.close()
             if self._logs is not None:
                 self._logs.close()
+            if self._offers is not None:
+                self._offers.close()
             self._pages.remove()
 
     # --- from the link, and from other runners -------------------------------------------------------------------
@@ -164,7 +171,13 @@ class Runner:
 
     def _begin(self, job: Job) -> None:
         self._offers = Offers(job, self._task.node, self._task.address, self._peers.listen)
-        member = Member(job.spec, boot_s(), orphan_wait_s=self._task.orphan_wait_s, linger_s=self._task.linger_s)
+        member = Member(
+            job.spec,
+            boot_s(),
+            orphan_wait_s=self._task.orphan_wait_s,
+            linger_s=self._task.linger_s,
+            revision=job.revision,
+        )
         self._driver = Driver(member, self._perform, Tick())
         logs_dir = Path(self._task.logs_dir)
         owner = marks.owner(self._task.node, Path(self._task.coordinator_file).parent)
@@ -184,6 +197,16 @@ class Runner:
             lease=self._page,
         )
         self._group.create_task(self._driver.run(), name="member")
+        notices = Notices(
+            job,
+            self._task.node,
+            self._task.incarnation,
+            self._precedence,
+            self._helpers,
+            lambda why: self._put(Noticed(why)),
+        )
+        notices.listen()
+        self._group.create_task(notices.watch(), name="notices")
 
     def _put(self, event: Event) -> None:
         if self._driver is not None:
@@ -220,6 +243,16 @@ class Runner:
                 self._put(Looked(generation, self._workers.look()))
             case Inspect(generation, suspects):
                 self._put(Inspected(generation, self._workers.inspect(suspects)))
+            case LookForSave(generation, settles):
+                if settles:
+                    await self._workers.saves.settle(generation, SETTLE_S)
+                else:
+                    self._workers.saves.look(generation)
+            case LookForDone(generation):
+                self._put(SeenDone(generation, self._workers.seen_done()))
+            case Announce():
+                if (path := self._pages.stop_file) is not None:
+                    await self._stop_file.write(path, effect)
             case Signal(rank, number, tree):
                 self._workers.signal(rank, number, whole_tree=tree)
             case Abort(ranks):
@@ -258,7 +291,10 @@ class Runner:
 
     async def _look_up_offer(self, not_port: int | None) -> None:
         assert self._offers is not None
-        self._put(Offered(await self._offers.look_up(not_port)))
+        assert self._workers is not None
+        offer = await self._offers.look_up(not_port)
+        await self._workers.look_for_earlier_save()  # it is told with the offer: the ranks are to go on from there
+        self._put(Offered(offer))
 
     # --- watching ------------------------------------------------------------------------------------------------
 
@@ -273,19 +309,3 @@ class Runner:
             assert self._workers is not None
             self._workers.reap()  # orphans that came to us; the ranks' ends are seen at once
             self._workers.look_for_oom()
-            if self._workers.marker is not None and (self._marker_read is None or self._marker_read.done()):
-                reading = self._look_for_save(self._workers.marker)
-                self._marker_read = self._group.create_task(reading, name="marker")
-
-    async def _look_for_save(self, marker: Path) -> None:
-        step = await asyncio.to_thread(read_step, marker)
-        if step is not None and step != self._saved:
-            self._saved = step
-            self._put(Saved(step))
-
-
-def read_step(path: Path) -> int | None:
-    """The first number in a checkpoint marker; None where there is none (yet)."""
-    content = read_small(path, MARKER_MAX_BYTES)
-    found = re.search(rb"\d{1,18}", content or b"")
-    return int(found[0]) if found else None

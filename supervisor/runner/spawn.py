@@ -31,6 +31,26 @@ _LIMITS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "stack": resource.RLIMIT_STACK,
 }
+_NODES_ERRORS = frozenset(
+    {
+        errno.EAGAIN,
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EREMOTEIO,
+        errno.ESTALE,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.ENOTCONN,
+        errno.ETIMEDOUT,
+        errno.EHOSTDOWN,
+    }
+)
+"""A lack of processes, memory, descriptors, room; a disk, or the server of one, that does not work."""
+
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 # Looked up before any fork: in the child between fork and exec only the bare call is left.
@@ -75,11 +95,15 @@ class ExitStatus:
 
 
 class SpawnError(Exception):
-    """A worker could not be started: `path` is what could not be executed, opened or entered."""
+    """A worker could not be started: `path` is what could not be executed, opened or entered.
 
-    def __init__(self, path: bytes | str, reason: str) -> None:
+    `is_nodes`: another node might have done better, for this one lacks something that no job brings along.
+    """
+
+    def __init__(self, path: bytes | str, reason: str, cause: OSError | None = None) -> None:
         self.path = os.fsdecode(path)
         self.reason = reason
+        self.is_nodes = cause is not None and cause.errno in _NODES_ERRORS
         super().__init__(f"{self.path}: {reason}")
 
 
@@ -195,7 +219,7 @@ def _check_cwd(cwd: bytes | str) -> None:
     try:
         is_folder = stat.S_ISDIR(os.stat(cwd).st_mode)
     except OSError as exc:
-        raise SpawnError(cwd, f"working directory: {_plain(exc)}") from exc
+        raise SpawnError(cwd, f"working directory: {_plain(exc)}", exc) from exc
     if not is_folder:
         raise SpawnError(cwd, "working directory: not a directory")
     if not os.access(cwd, os.X_OK):
@@ -220,13 +244,14 @@ def _explained(exc: OSError, program: bytes, command: WorkerCommand) -> SpawnErr
     place = _place(program, command.cwd)
     match exc.errno:
         case errno.EMFILE:
-            return SpawnError(place, f"too many open files in the runner (limit {_open_files_limit()})")
+            return SpawnError(place, f"too many open files in the runner (limit {_open_files_limit()})", exc)
         case errno.ENFILE:
-            return SpawnError(place, "too many open files on this machine")
+            return SpawnError(place, "too many open files on this machine", exc)
         case errno.EAGAIN:
-            return SpawnError(place, "no further process is allowed: the limit of processes or of pids is reached")
+            why = "no further process is allowed: the limit of processes or of pids is reached"
+            return SpawnError(place, why, exc)
         case errno.ENOMEM:
-            return SpawnError(place, "not enough memory to start it")
+            return SpawnError(place, "not enough memory to start it", exc)
         case errno.E2BIG:
             return SpawnError(place, _too_large(command))
         case errno.ENOEXEC:
@@ -239,7 +264,7 @@ def _blamed(exc: OSError, place: bytes, cwd: bytes | str) -> SpawnError:
     """For errors such as ENOENT and EACCES, which do not say whose they are: program, interpreter or folder."""
     if not os.path.exists(place):
         _check_cwd(cwd)  # it may have gone since we looked
-        return SpawnError(place, f"program: {_plain(exc)}")
+        return SpawnError(place, f"program: {_plain(exc)}", exc)
     for interpreter in _interpreters(place, cwd):
         if not os.path.isfile(_place(interpreter, cwd)):
             hint = ": the script has Windows line ends" if interpreter.endswith(b"\r") else ""
@@ -254,7 +279,7 @@ def _blamed(exc: OSError, place: bytes, cwd: bytes | str) -> SpawnError:
         return SpawnError(place, "program may not be executed here (its file system is mounted noexec?)")
     if exc.errno == errno.ENOENT:
         return SpawnError(place, "the loader that this program names is not on this machine")
-    return SpawnError(place, f"program: {_plain(exc)}")
+    return SpawnError(place, f"program: {_plain(exc)}", exc)
 
 
 def _interpreters(place: bytes, cwd: bytes | str) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import os
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import structlog
 
 from protocol import ranks
 from protocol.errors import Refused
+from protocol.ids import NO_GENERATION
 from protocol.job import Job
 from protocol.member_events import Cleared, Event, Exited, Launched, Sample, Wrote
 from protocol.messages.member import Assignment, RankExit, SpawnFailure, StallState
@@ -22,13 +23,14 @@ from supervisor.logs.paths import generation_dir
 from supervisor.logs.segments import LogWriter
 from supervisor.runner import devices, sight, spawn
 from supervisor.runner.beats import Pages, package_dir
-from supervisor.runner.guard_watch import Helpers
+from supervisor.runner.env_file import read_env_file
+from supervisor.runner.helpers import Helpers
 from supervisor.runner.oom import OomWatch
 from supervisor.runner.progress import Progress
+from supervisor.runner.saves import Saves
 from supervisor.shell import tree
 from supervisor.shell.clock import boot_s, wall_s
 from supervisor.shell.devices import count_cpus
-from supervisor.shell.files import read_small
 from supervisor.shell.lease_page import LeasePage
 from supervisor.shell.precedence import Precedence
 
@@ -41,7 +43,8 @@ FIRST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.05
 """Between two looks for what is left: soon at first, since mostly it has ended already."""
 
 FIRST_FILE_S, LAST_FILE_S = 2.0, 0.2
-"""How long the spawn of the ranks, and the end of one, wait for their progress files."""
+"""How long the spawn of the ranks, and the end of one, wait for their progress files; and a runner's first offer, and
+what follows when a generation ends, for the marker."""
 
 PIDS_LOGGED_MAX = 100
 
@@ -93,7 +96,7 @@ class Workers:
         self._put = put
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._generation = -1
+        self._generation = NO_GENERATION
         self._cpus = 1  # that this node's processes may use
         self._mains: dict[int, _Main] = {}  # by pid; those that have not been reaped
         self._spawner = ThreadPoolExecutor(1, "spawner")  # lives as long as we do: its end would be the workers'
@@ -111,10 +114,27 @@ class Workers:
         self._precedence = precedence
         self._lease = lease
         self._killed = -1  # the newest generation that was killed: nothing of it is spawned any more
-        self.marker: Path | None = None  # of the newest generation: the file that tells the last checkpoint
-        self.progress = Progress(job.spec.progress, 0)  # of the newest generation
+        self.progress = Progress(job.spec.progress, 0)  # of the newest generation, as `saves` is
+        self.saves = Saves(job.spec, self._generation, 0, tasks, put)
+        self._has_looked = False  # for what the marker shows before there are ranks
 
     # --- launching -----------------------------------------------------------------------------------------------
+
+    async def look_for_earlier_save(self) -> None:
+        """Before the first generation: tell of the step that the marker shows, where its path takes no rank. A disk is
+        waited for for a moment only."""
+        if self._generation != NO_GENERATION or not self._job.spec.checkpoint.marker:
+            return
+        saves, patience_s = self.saves, LAST_FILE_S if self._has_looked else FIRST_FILE_S
+        if not self._has_looked:
+            self._has_looked = True
+            with contextlib.suppress(TimeoutError, spawn.SpawnError):  # the launch tells what the file lacks
+                async with asyncio.timeout(FIRST_FILE_S):
+                    env_file = await read_env_file(self._job)
+                base = ranks.inherited(self._job, os.environb)
+                marker = ranks.known_marker(self._job, self._node, self._incarnation, base, env_file)
+                saves.begin(Path(os.fsdecode(marker)) if marker else None)
+        await saves.look_last(NO_GENERATION, patience_s)
 
     def launch(self, assignment: Assignment) -> None:
         """Spawn every rank of the assignment; exactly one Launched follows."""
@@ -125,11 +145,12 @@ class Workers:
         self._cpus = count_cpus()[0]
         self._held = []
         self.progress = Progress(self._job.spec.progress, assignment.world_size)
+        self.saves = Saves(self._job.spec, self._generation, assignment.world_size, self._tasks, self._put)
         mains: list[_Main] = []
         failure: SpawnFailure | None = None
         rank = assignment.first_rank
         try:
-            env_file = await self._read_env_file()
+            env_file = await read_env_file(self._job)
             if self._package_dir is None:
                 self._package_dir = await asyncio.to_thread(package_dir, self._run_dir)
             await self._pages.create(self._generation, [assignment.first_rank + i for i in range(assignment.nproc)])
@@ -137,10 +158,8 @@ class Workers:
             commands: list[ranks.Command] = []
             for local_rank in range(assignment.nproc):
                 rank = assignment.first_rank + local_rank
-                device = await self._device(local_rank, base)
-                commands.append(
-                    ranks.command(self._job, assignment, self._place(rank, local_rank, device), base, env_file)
-                )
+                place = self._place(rank, local_rank, await self._device(assignment, local_rank, base))
+                commands.append(ranks.command(self._job, assignment, place, base, env_file))
             await self._know_files(assignment.first_rank, commands)
             for rank, command in enumerate(commands, assignment.first_rank):
                 if self._lease.is_over or self._killed >= assignment.generation:
@@ -148,7 +167,8 @@ class Workers:
                 mains.append(await self._spawn(rank, command))
         except (Refused, spawn.SpawnError) as exc:
             path, reason = (exc.path, exc.reason) if isinstance(exc, spawn.SpawnError) else ("devices", str(exc))
-            failure = SpawnFailure(rank=rank, path=one_line(path), reason=one_line(reason))
+            is_nodes = isinstance(exc, spawn.SpawnError) and exc.is_nodes
+            failure = SpawnFailure(rank=rank, path=one_line(path), reason=one_line(reason), is_nodes=is_nodes)
             log.warning("worker_spawn_failed", rank=rank, path=failure.path, reason=failure.reason)
         for main in mains:  # only now: what can wait does not keep the next rank from its start
             self._listen(assignment.generation, main)
@@ -158,22 +178,9 @@ class Workers:
         for seen in held:
             self._tell(seen)
 
-    async def _read_env_file(self) -> dict[str, str]:
-        name = self._job.spec.run.env_file
-        if not name:
-            return {}
-        path = Path(self._job.submitter.folder, name)
-        content = await asyncio.to_thread(read_small, path, ranks.ENV_FILE_MAX_BYTES)
-        if content is None:
-            raise spawn.SpawnError(str(path), "cannot be read (run.env_file)")
-        values, problems = ranks.parse_env_file(content.decode(errors="surrogateescape"))
-        if problems:
-            raise spawn.SpawnError(str(path), "; ".join(problems[:5]))
-        return values
-
     async def _know_files(self, first_rank: int, commands: Sequence[ranks.Command]) -> None:
         """Find out what the files hold that ranks are going to write, so that it is not taken for theirs."""
-        self.marker = Path(os.fsdecode(commands[0].marker)) if commands[0].marker else None
+        self.saves.begin(Path(os.fsdecode(commands[0].marker)) if commands[0].marker else None)
         for rank, command in enumerate(commands, first_rank):
             if command.progress_file:
                 self.progress.add_file(rank, Path(os.fsdecode(command.progress_file)))
@@ -206,7 +213,8 @@ class Workers:
 
         for stream, fd in (("out", spawned.stdout_fd), ("err", spawned.stderr_fd)):
             on_first_byte = functools.partial(self._tell, Wrote(generation, rank, stream))
-            self._logs.open(generation, rank, stream, fd, on_first_byte, self.progress.tap(rank, stream))
+            taps = self.progress.tap(rank, stream), self.saves.tap(rank, stream)
+            self._logs.open(generation, rank, stream, fd, on_first_byte, _all_of(taps))
         self._oom.look(spawned.pid)
         log.info("worker_spawned", generation=generation, rank=rank, pid=spawned.pid)
 
@@ -219,12 +227,15 @@ class Workers:
             device=device,
             cpus=self._cpus,
             heartbeat=self._pages.path(rank),
+            stop_file=str(self._pages.stop_file or ""),
             package_dir=self._package_dir or "",
         )
 
-    async def _device(self, local_rank: int, base: ranks.Environment) -> str | None:
-        if self._job.spec.devices.visibility != "virtual":
-            return None
+    async def _device(self, assignment: Assignment, local_rank: int, base: ranks.Environment) -> str | None:
+        is_virtual = self._job.spec.devices.visibility == "virtual"
+        allotted = ranks.allotted_device(assignment, local_rank, is_virtual=is_virtual)
+        if allotted is not None or not is_virtual:
+            return allotted
         environ = {os.fsdecode(k): os.fsdecode(v) for k, v in base.items()}
         return await asyncio.to_thread(devices.virtual_device, local_rank, environ)  # a driver may take its time
 
@@ -236,6 +247,11 @@ class Workers:
             self._tasks.create_task(self.progress.refresh_file(), name="progress-file")
         ranks = [main.rank for main in self._mains.values()]
         return sight.samples(ranks, self._job.spec.progress.source, self._pages, self.progress)
+
+    def seen_done(self) -> dict[int, int | None]:
+        """For every rank that is alive its count of beats, where it has said that it is done."""
+        beats = {main.rank: self._pages.read(main.rank) for main in self._mains.values()}
+        return {rank: beat.count if beat is not None and beat.is_done else None for rank, beat in beats.items()}
 
     def inspect(self, ranks: Collection[int]) -> dict[int, StallState]:
         """What the processes of these ranks are doing; those that have ended are left out."""
@@ -341,8 +357,7 @@ class Workers:
                 assert status is not None, "a zombie without a status"
                 self._on_main_ended(main, status)
             else:
-                os.waitpid(ended.si_pid, os.WNOHANG)
-                self._helpers.pids.discard(ended.si_pid)
+                self._helpers.reap(ended.si_pid)
 
     def _on_main_ended(self, main: _Main, status: spawn.ExitStatus) -> None:
         self._loop.remove_reader(main.spawned.pidfd)
@@ -435,4 +450,18 @@ class Workers:
         if not await self._logs.finish(generation):
             log.warning("logs_unfinished", generation=generation)
         await self._pages.close(generation)
+        await self.saves.look_last(generation, LAST_FILE_S)
         self._put(Cleared(generation, tuple(process.pid for process in left)))
+
+
+def _all_of(taps: Iterable[Callable[[bytes], None] | None]) -> Callable[[bytes], None] | None:
+    """One that gives the bytes to each; None where there is none."""
+    found = [tap for tap in taps if tap is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+
+    def feed(data: bytes) -> None:
+        for tap in found:
+            tap(data)
+
+    return feed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from protocol.framing import encode_frame
 from protocol.ids import NO_GENERATION
-from protocol.job import Job, RunTable, TopologyTable
+from protocol.job import Job, PreemptionTable, RunTable, TopologyTable
 from protocol.messages import encode
 from protocol.messages.member import (
     Answer,
@@ -87,9 +87,13 @@ class Solo:
                 raise AssertionError(f"not expected: {message}")
 
 
-def shell_job(command: str, folder: Path, nproc: int) -> Job:
+def shell_job(command: str, folder: Path, nproc: int, preemption: PreemptionTable | None = None) -> Job:
     """So many ranks of a shell command."""
-    spec = job_spec(run=RunTable(command=("sh", "-c", command)), topology=TopologyTable(nproc_per_node=nproc))
+    spec = job_spec(
+        run=RunTable(command=("sh", "-c", command)),
+        topology=TopologyTable(nproc_per_node=nproc),
+        preemption=preemption or PreemptionTable(),
+    )
     return submitted(spec, folder=str(folder), env={b"PATH": os.environb[b"PATH"]})
 
 
@@ -100,11 +104,17 @@ def record_draft(folder: Path, incarnation: str) -> Path:
 
 @asynccontextmanager
 async def solo(
-    folder: Path, incarnation: str, command: str, *, has_lease: bool = False, own_log: int | None = None
+    folder: Path,
+    incarnation: str,
+    command: str,
+    *,
+    has_lease: bool = False,
+    own_log: int | None = None,
+    preemption: PreemptionTable | None = None,
 ) -> AsyncIterator[Solo]:
     """A runner with NPROC ranks of a shell command; its own log goes to that descriptor. Everything is gone at the
     end."""
-    job = shell_job(command, folder, NPROC)
+    job = shell_job(command, folder, NPROC, preemption)
     given = assignment(nproc=NPROC, world_size=NPROC, timing=FAST, witnesses=(NOBODY,) if has_lease else ())
     stand_in = Solo(folder, incarnation, job, given)
     write_once(str(folder / "fleet.pem"), credential())

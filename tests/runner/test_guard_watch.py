@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.runner import guard_watch
-from supervisor.runner.guard_watch import GuardWatch, Helpers
+from supervisor.runner.guard_watch import GuardWatch
+from supervisor.runner.helpers import Helpers
 from supervisor.shell import tree
 from supervisor.shell.lease_page import LeasePage
 from tests.runner.processes import present, wait_until

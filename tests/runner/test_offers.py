@@ -17,6 +17,23 @@ HOST = "127.0.0.1"
 WITNESS_PORT = 4711
 
 
+MADE: list[Offers] = []
+"""By one test."""
+
+
+def kept(offers: Offers) -> Offers:
+    MADE.append(offers)
+    return offers
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """What a test has made holds no port after it."""
+    yield
+    while MADE:
+        MADE.pop().close()
+
+
 async def listening() -> int:
     """A runner that others reach at WITNESS_PORT."""
     return WITNESS_PORT
@@ -41,7 +58,7 @@ def offers(
         topology=TopologyTable(nproc_per_node=nproc),
         rendezvous=RendezvousTable(master_port=port),
     )
-    return Offers(submitted(spec, env=env or {}), "a", HOST, refused)  # which is never asked: there is one node
+    return kept(Offers(submitted(spec, env=env or {}), "a", HOST, refused))  # which is never asked: there is one node
 
 
 async def looked_up(offers: Offers) -> Offer:
@@ -53,6 +70,15 @@ async def test_an_offer_has_the_ranks_of_the_node_and_says_how_they_were_counted
     assert (offer.slots, offer.problem, offer.waits_for) == (2, "", "")
     assert offer.note == '2 ranks by nproc_per_node = "gpu": 2 in CUDA_VISIBLE_DEVICES=3,1'
     assert (await looked_up(offers(4))).note == "", "there is nothing to tell of a number"
+
+
+async def test_what_supd_was_started_with_is_all_that_is_counted_but_for_the_jobs_own_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    assert (await looked_up(offers("gpu", env={b"CUDA_VISIBLE_DEVICES": b"3,1"}))).slots == 3
+    assert (await looked_up(offers("gpu"))).slots == 3
+    assert (await looked_up(offers("gpu", own_env={"CUDA_VISIBLE_DEVICES": "0"}))).slots == 1
 
 
 async def test_fewer_gpus_than_ranks_are_told_and_no_reason_to_refuse() -> None:
@@ -72,6 +98,7 @@ async def test_a_node_that_cannot_run_the_job_offers_nothing_but_the_reason() ->
     offer = await looked_up(offers("gpu", env={b"CUDA_VISIBLE_DEVICES": b"-1"}))
     assert (offer.slots, offer.port) == (0, 0)
     assert 'nproc_per_node = "gpu", but this node has none' in offer.problem
+    assert offer.knows_devices
     assert 'set topology.nproc_per_node to a number, or to "auto" or "cpu"' in offer.problem
 
 
@@ -92,7 +119,7 @@ async def test_a_device_for_each_rank_takes_as_many_devices_as_ranks() -> None:
         topology=TopologyTable(nproc_per_node=3),
         devices=DevicesTable(visibility="virtual"),
     )
-    offer = await looked_up(Offers(submitted(spec, env={b"CUDA_VISIBLE_DEVICES": b"3,1"}), "a", HOST, refused))
+    offer = await looked_up(kept(Offers(submitted(spec, env={b"CUDA_VISIBLE_DEVICES": b"3,1"}), "a", HOST, refused)))
     assert "rank 2 of this node has no device: 2 visible (3,1)" in offer.problem
 
 
@@ -123,7 +150,7 @@ async def test_ranks_that_need_more_descriptors_than_there_are_are_refused_with_
 def of_a_fleet(folder: Path, address: str = HOST, listen: Callable[[], Awaitable[int]] = listening) -> Offers:
     """Of a job on two nodes, or one of them, whose script is t.py in this folder."""
     spec = JobSpec(name="j", run=RunTable(script="t.py"), topology=TopologyTable(nnodes=(1, 2), nproc_per_node=1))
-    return Offers(submitted(spec, folder=str(folder), python=sys.executable), "a", address, listen)
+    return kept(Offers(submitted(spec, folder=str(folder), python=sys.executable), "a", address, listen))
 
 
 async def test_what_a_node_would_run_is_told_only_where_there_may_be_another_one(tmp_path: Path) -> None:

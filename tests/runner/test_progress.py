@@ -13,17 +13,15 @@ from hypothesis import strategies as st
 
 from protocol.job import ProgressTable
 from protocol.member_events import NOTHING, Sample
+from supervisor.runner.log_search import KEPT_BYTES, LINE_BYTES_MAX, Tail
 from supervisor.runner.progress import (
     GIVEN_UP,
-    KEPT_BYTES,
-    LINE_BYTES_MAX,
     MISSING_READS,
     NO_FILE,
     NO_MATCH,
     NO_STEP,
     UNMATCHED_LINES,
     Progress,
-    Tail,
 )
 
 UNSEEN = Sample(count=1, is_done=True, remark=GIVEN_UP)

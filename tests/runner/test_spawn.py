@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import resource
@@ -277,6 +278,28 @@ def test_a_runner_out_of_descriptors_says_so() -> None:
         "/bin/true",
         f"too many open files in the runner (limit {limit})",
     )
+    assert caught.value.is_nodes, "another node may have some left"
+
+
+@pytest.mark.parametrize(
+    ("number", "is_nodes"), [(errno.ESTALE, True), (errno.EIO, True), (errno.EACCES, False), (errno.ENOENT, False)]
+)
+def test_a_disk_that_does_not_work_is_the_nodes_fault_and_what_is_not_there_the_jobs(
+    number: int, is_nodes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> os.stat_result:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "stat", fail)
+    with pytest.raises(SpawnError) as caught:
+        spawn(command("/bin/true"))
+    assert caught.value.is_nodes == is_nodes
+
+
+def test_a_program_that_is_not_there_is_not_the_nodes_fault() -> None:
+    with pytest.raises(SpawnError) as caught:
+        spawn(command("/no/such/program"))
+    assert not caught.value.is_nodes
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs root")

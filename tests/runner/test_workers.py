@@ -9,7 +9,7 @@ from pathlib import Path
 from protocol.member_events import Event, Exited, Launched
 from supervisor.logs.segments import LogWriter
 from supervisor.runner.beats import Pages
-from supervisor.runner.guard_watch import Helpers
+from supervisor.runner.helpers import Helpers
 from supervisor.runner.workers import Workers
 from supervisor.shell import tree
 from supervisor.shell.clock import boot_s
@@ -114,9 +114,8 @@ async def test_no_child_is_reaped_while_one_is_being_started_that_is_not_known_y
 ) -> None:
     async with opened(tmp_path, incarnation) as place:
         pid = ended_child()
-        place.helpers.is_starting = True
-        place.workers.reap()
-        assert tree.look(pid) is not None
-        place.helpers.is_starting = False
+        with place.helpers.starting():
+            place.workers.reap()
+            assert tree.look(pid) is not None
         place.workers.reap()
         assert tree.look(pid) is None

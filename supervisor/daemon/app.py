@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
@@ -41,6 +41,7 @@ from supervisor.daemon.node import Node
 from supervisor.daemon.own_folder import see_that_it_is_our_own
 from supervisor.daemon.probe import Prober
 from supervisor.daemon.role import Deposed, Role
+from supervisor.daemon.sent import ENDS, TOLD, Sent
 from supervisor.shell.config import Config, load_config
 from supervisor.shell.dial import Dialer
 from supervisor.shell.log_setup import set_up_log
@@ -60,6 +61,9 @@ DECIDE_S = 1.0
 FROM_HERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where a supd that listens on all interfaces is found from its own machine."""
 
+TELL_S = 0.5
+"""How long a supd that was told to end takes to tell the coordinator: a run may have that for a notice."""
+
 NEXT_PORTS = 100
 """How many ports above the default one are tried, where nobody asked for it."""
 
@@ -70,25 +74,39 @@ class Stopped(Exception):
 
 async def serve_until_signalled(config: Config, word: Word) -> int:
     """Run until SIGTERM or SIGINT; returns how many runs go on without us."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return await serve(config, stop, word)
+    stop, sent = asyncio.Event(), Sent()
+
+    def end(number: signal.Signals) -> None:
+        sent.add(number)
+        stop.set()
+
+    for numbers, heed in ((TOLD, sent.add), (ENDS, end)):
+        for number in numbers:
+            asyncio.get_running_loop().add_signal_handler(number, heed, number)
+    return await serve(config, stop, word, sent)
 
 
-async def serve(config: Config, stop: asyncio.Event, word: Word = NO_WORD) -> int:
-    """Run until `stop` is set. Runs live on, and the next supd finds them; returns how many.
+async def serve(config: Config, stop: asyncio.Event, word: Word = NO_WORD, sent: Sent | None = None) -> int:
+    """Run until `stop` is set. Runs live on, and the next supd finds them; returns how many. `sent` are signals that
+    this process is sent: nodes are told of them, also at the end.
 
     Raises Refused where supd cannot go on.
     """
-    while (active_runs := await _serve(config, stop, word)) is None:
+    sent = sent or Sent()
+    while (active_runs := await _serve(config, stop, word, sent)) is None:
         word = NO_WORD  # the coordinator is elsewhere since: begin anew, as one that joins it
     return active_runs
 
 
-async def _serve(config: Config, stop: asyncio.Event, word: Word) -> int | None:
+async def _serve(config: Config, stop: asyncio.Event, word: Word, sent: Sent) -> int | None:
     """As `serve`; None once this node has hosted, and another one does so since."""
     active_runs: int | None = 0
+    role: Role | None = None
+
+    async def tell() -> None:
+        if role is not None:
+            await role.heed_signals()
+
     journal = Journal(config.state_dir / "journal.db")
     try:
         await see_that_it_is_our_own(config.state_dir, journal, is_moving=word.hosts)
@@ -97,9 +115,10 @@ async def _serve(config: Config, stop: asyncio.Event, word: Word) -> int | None:
         hosting = Hosting(config, told=word.hosts or await journal.is_told_to_host())
         door = Door(config.fleet, config.node)
         async with asyncio.TaskGroup() as group:
-            group.create_task(_stopped(stop), name="stop")
+            group.create_task(_stopped(stop, tell), name="stop")
             group.create_task(journal.watch(), name="journal")
             group.create_task(node.run(), name="node")
+            sent.tell(node.on_signalled)
             group.create_task(DiskRoom(config, node.runners.serves).run(), name="disk-room")
             if config.join:
                 await hosting.ensure_credential()
@@ -133,8 +152,11 @@ async def _serve(config: Config, stop: asyncio.Event, word: Word) -> int | None:
     return active_runs
 
 
-async def _stopped(stop: asyncio.Event) -> None:
+async def _stopped(stop: asyncio.Event, tell: Callable[[], Awaitable[None]]) -> None:
     await stop.wait()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(TELL_S):
+            await tell()
     raise Stopped
 
 

@@ -28,6 +28,7 @@ from protocol.messages.control import (
     LogPaths,
     Paths,
     Request,
+    RestartRun,
     Start,
     Watch,
     decode_greeting,
@@ -215,13 +216,15 @@ class Control:
                 logs_dir = self._config.logs_dir / await self._relay.resolve(client.user, word)
                 return Paths(paths=await slow_disk.ask(logs_dir, log_choice.paths, logs_dir, logs, self._node))
             case Start():
-                return await self._start(channel, client.user, request)
+                return await self._with_a_look(channel, client.user, request, request)
+            case RestartRun(job=Start() as job):
+                return await self._with_a_look(channel, client.user, job, request)
             case _:
                 return await self._pass_on(channel, client.user, request)
 
-    async def _start(self, channel: Channel, user: str, request: Start) -> ControlReply:
+    async def _with_a_look(self, channel: Channel, user: str, job: Start, request: Request) -> ControlReply:
         """The client's files and this node are looked at here: the host may have others."""
-        submitted = await submission.read(request, user)
+        submitted = await submission.read(job, user)
         found = await submission.look(submitted, self._node, self._config.labels)
         if found.problems:
             raise submitted.file.invalid(found.problems)

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from protocol import coordinator_events as c
+from protocol import foresight
 from protocol.errors import Problem
+from protocol.fleet_events import Drain
 from protocol.job import JobSpec
 from protocol.messages import encode
 from protocol.messages.control import (
@@ -31,6 +33,9 @@ from protocol.messages.control import (
     StopRun,
     Watch,
 )
+from protocol.messages.upkeep import AskPolicy, DrainNodes, Policy, ResumeRun, ScaleRun, UndrainNodes
+from protocol.text import one_line
+from protocol.view import state_word
 from supervisor.daemon import log_choice, nodes, slow_disk, submission
 from supervisor.daemon.describe import describe
 from supervisor.daemon.fetch import Fetcher
@@ -38,11 +43,12 @@ from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.journal import Journal
 from supervisor.daemon.master_port import foreign_problems
 from supervisor.daemon.node_list import named, with_runs
+from supervisor.daemon.reloading import Reloading
 from supervisor.daemon.run import Run
 from supervisor.daemon.starting import Starting
 from supervisor.daemon.watcher import Watcher
 from supervisor.shell.channel import Channel
-from supervisor.shell.clock import boot_s
+from supervisor.shell.clock import boot_s, wall_s
 
 
 class Desk:
@@ -65,6 +71,7 @@ class Desk:
         self._fetcher = fetcher
         self._node = node
         self._labels = labels
+        self._reloading = Reloading(jobs, starting, journal, self._port_problems, node, labels)
 
     async def answer(self, channel: Channel, user: str, request: Request, *, is_local: bool) -> ControlReply:
         """The last reply; those before it go to `channel`. A client that is not `is_local` is on another node, whose
@@ -76,7 +83,18 @@ class Desk:
             case StopRun():
                 return await self._stop(user, request)
             case RestartRun():
-                return await self._restart(user, request)
+                return await self._restart(user, request, is_local=is_local)
+            case ResumeRun():
+                return await self._resume(user, request)
+            case AskPolicy():
+                return self._foresee(request)
+            case ScaleRun():
+                return await self._scale(user, request)
+            case DrainNodes():
+                return await self._drain(user, request)
+            case UndrainNodes(nodes=names):
+                await self._table.undrain(names, user)
+                return Done()
             case DeclareLost(node=name, check_only=check_only):
                 if not check_only:
                     return Done(run="", runs=await self._table.declare_lost(name, user))
@@ -112,8 +130,10 @@ class Desk:
         if name and self._table.record_of(name) is None and (run := self._jobs.seated(name)):
             why = f"the fleet does not know it, and {run} may have a runner there"
             return Nodes(nodes=(NodeStatus(node=name, state=NodeState.UNREACHABLE, address="", port=0, note=why),))
-        known = with_runs(self._table.status(), self._jobs.active(), boot_s(), self._jobs.trouble)
-        return Nodes(nodes=(named(known, name),) if name else known)
+        known = self._table.status()
+        shown = (named(known, name),) if name else known
+        jobs = self._jobs
+        return Nodes(nodes=with_runs(shown, jobs.active(), boot_s(), jobs.trouble, jobs.free_slots()))
 
     async def _start(self, channel: Channel, user: str, request: Start, *, is_local: bool) -> ControlReply:
         submitted = await submission.read(request, user)
@@ -127,6 +147,7 @@ class Desk:
         file_warnings = tuple(map(str, submitted.file.warnings))
         done = Done(notes=submission.notes(submitted), file_warnings=file_warnings, warnings=warnings)
         if request.check_only:
+            self._starting.see_that_it_fits(spec)
             return done
 
         def tell(other: Run) -> None:
@@ -150,7 +171,7 @@ class Desk:
             await self._jobs.ask(run, stop)
         return Done(run=runs[0].job.run if runs else "", runs=tuple(r.job.run for r in runs))
 
-    async def _restart(self, user: str, request: RestartRun) -> ControlReply:
+    async def _restart(self, user: str, request: RestartRun, *, is_local: bool) -> ControlReply:
         run = self._jobs.find(request.run)
         machine = run.machine
         if request.without and not machine.is_final and machine.stop is None:
@@ -161,14 +182,62 @@ class Desk:
                 return Failure(code="F114", message=message, hint=f"restart it with {request.without}, or stop it")
         if machine.refuses_restart:
             return _taken_over(run.job.run)
-        await self._jobs.ask(run, c.RestartRequested(request.reason, user, request.without))
+        done = Done(run=run.job.run)
+        if request.job is None:
+            await self._jobs.ask(run, c.RestartRequested(request.reason, user, request.without))
+        elif not _is_ending(run):
+            done = await self._reloading.reload(run, request.job, user, request.reason, is_local=is_local)
         if machine.takeover is not None:  # somebody was heard meanwhile who knows more
             return _taken_over(run.job.run)
-        if run.machine.is_final or run.machine.stop is not None:
-            state = f"over ({run.machine.phase.value})" if run.machine.is_final else "being stopped"
-            hint = "start it again with supctl start"
-            return Failure(code="F104", message=f"{run.job.run} is {state}", hint=hint)
+        return _ended(run) if _is_ending(run) else done
+
+    async def _resume(self, user: str, request: ResumeRun) -> ControlReply:
+        run = self._jobs.find(request.run)
+        if run.machine.phase is not c.Phase.HELD:
+            message = f"{run.job.run} is not held: {state_word(run.machine)}"
+            return Failure(code="F123", message=message, hint=f"supctl status {run.job.run}")
+        await self._jobs.ask(run, c.ResumeRequested(user))
         return Done(run=run.job.run)
+
+    def _foresee(self, request: AskPolicy) -> ControlReply:
+        run = self._jobs.find(request.run)
+        if run.machine.is_final:
+            return _ended(run)
+        return Policy(run=run.job.run, steps=foresight.steps(run.machine, request.exit_code, request.times, boot_s()))
+
+    async def _scale(self, user: str, request: ScaleRun) -> ControlReply:
+        run = self._jobs.find(request.run)
+        least, most = request.nnodes
+        if least > most:
+            what = f"{run.job.run} cannot be on {least} nodes at least, and on {most} at most"
+            return Failure(code="F122", message=what, hint=f"supctl scale {run.name} --nnodes {most}:{least}")
+        if run.machine.refuses_restart:
+            return _taken_over(run.job.run)
+        await self._jobs.ask(run, c.ScaleRequested(request.nnodes, request.deadline_s, user))
+        return _ended(run) if _is_ending(run) else Done(run=run.job.run)
+
+    async def _drain(self, user: str, request: DrainNodes) -> ControlReply:
+        waits_s = {"next-checkpoint": request.deadline_s, "time": request.after_s}.get(request.at, 0.0)
+        drain = Drain(
+            by=user,
+            reason=one_line(request.reason),
+            at_checkpoint=request.at == "next-checkpoint",
+            go_wall_s=wall_s() + waits_s,
+        )
+        await self._table.drain(request.nodes, drain)
+        if drain.at_checkpoint:  # else no run leaves without knowing where to go on
+            return Done()
+        told = (foresight.without(run.job.run, run.machine, request.nodes) for run in self._jobs.active())
+        return Done(notes=tuple(filter(None, told)))
+
+
+def _is_ending(run: Run) -> bool:
+    return run.machine.is_final or run.machine.stop is not None
+
+
+def _ended(run: Run) -> Failure:
+    state = f"over ({run.machine.phase.value})" if run.machine.is_final else "being stopped"
+    return Failure(code="F104", message=f"{run.job.run} is {state}", hint="start it again with supctl start")
 
 
 def _taken_over(run: str) -> Failure:

@@ -1,10 +1,10 @@
 """The coordinator's shell: one machine a run, with the journal behind it, nodes, runners and watchers around it."""
 
 import asyncio
+import contextlib
+import math
 import random
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -15,8 +15,9 @@ from protocol.absence import ended_by_hand, is_heard
 from protocol.coordinator import Coordinator
 from protocol.errors import Refused
 from protocol.exit_code import ExitCode
-from protocol.fleet import may_live_on, runner_on
-from protocol.job import Job
+from protocol.fleet import may_live_on, nodes_in_use, runner_on
+from protocol.grants import are_limited, free_by_node, never_fits, rosters
+from protocol.job import Job, JobSpec
 from protocol.messages import Message, encode
 from protocol.messages.control import EventRecord, RunStatus
 from protocol.messages.fleet import NODES_MAX, RunnerBuried
@@ -26,6 +27,7 @@ from protocol.text import one_line
 from protocol.timing import Timing
 from protocol.view import run_status
 from supervisor.daemon.journal import Journal, StoredRun
+from supervisor.daemon.retention import DAY_S, KEEP, Keep, surplus
 from supervisor.daemon.run import Run
 from supervisor.shell.channel import Channel
 from supervisor.shell.clock import boot_s, wall_s
@@ -39,10 +41,19 @@ ROSTER_S = 0.05
 """The least time between two rosters, however many nodes come or go: a run's machine looks at all of them each time."""
 
 ROSTER_AGAIN_S = 1.0
-"""Until the next roster, where a run is so far behind that it was left out."""
+"""Until the next roster, where a run is so far behind that it was left out, or waits for slots."""
+
+ALLOT_S = 5.0
+"""The same where nodes have slots: without a word a run may find a use for some, or have none any more."""
 
 GREETED_MAX = 4 * NODES_MAX
 """How many runners are remembered that know our epoch from us. Who is forgotten costs us an epoch, and no more."""
+
+REMEMBER_S = 60.0
+"""How long a coordinator that has begun forgets nothing: a runner that is alive is heard within that, and tells of a
+run that the journal does not know."""
+
+FORGET_EVERY_S = 600.0
 
 Roster = Callable[[], tuple[c.RosterNode, ...]]
 
@@ -58,28 +69,39 @@ class Jobs:
         *,
         on_wanted: Callable[[str, frozenset[str]], None],
         on_unlinked: Callable[[str], None],
+        on_seated: Callable[[], None],
+        on_blamed: Callable[[str], None],
         on_epoch: Callable[[int], None],
         before_epoch: Callable[[int], Awaitable[None]],
         timing: Timing,
         keeps_isolated: bool,
+        keep: Keep = KEEP,
     ) -> None:
         """`on_wanted(run, nodes)` hears which nodes are to have a runner for a run, whenever that changes;
-        `on_unlinked(node)` that the connection of a runner there is gone; `on_epoch(epoch)` that the coordinator's is
+        `on_unlinked(node)` that the connection of a runner there is gone; `on_seated()` that other nodes may be in use;
+        `on_blamed(node)` that the root of an incident was there; `on_epoch(epoch)` that the coordinator's is
         another one than at its start, before which `before_epoch(the one it has)` may raise. Leases of generations that
-        begin are of this `timing`; where it `keeps_isolated` they never end."""
+        begin are of this `timing`; where it `keeps_isolated` they never end. Finished runs beyond `keep` are
+        forgotten."""
         self._journal = journal
         self._logs_dir = logs_dir
         self.epoch = epoch
         self._on_wanted = on_wanted
         self._on_unlinked = on_unlinked
+        self._on_seated = on_seated
+        self._on_blamed = on_blamed
         self._on_epoch = on_epoch
         self._before_epoch = before_epoch
         self._timing = timing
         self._keeps_isolated = keeps_isolated
+        self._keep = keep
+        self._has_ended = asyncio.Event()  # a run, or the last runner of one
+        self._began_s = boot_s()
         self.runs: dict[str, Run] = {}
         self._greeted: dict[str, None] = {}  # incarnations that know our epoch from us, the oldest first
         self._roster: Roster = lambda: ()
-        self._is_roster_due = False
+        self._roster_due: asyncio.Handle | None = None
+        self._roster_due_s = math.inf
         self._roster_shared_s = -ROSTER_S
         self._group: asyncio.TaskGroup | None = None
 
@@ -88,7 +110,13 @@ class Jobs:
         async with asyncio.TaskGroup() as self._group:
             for one in stored:
                 self._take_up(one)
-            await asyncio.Event().wait()
+            for stray in await self._journal.stray_runs():
+                await self._journal.forget_run(stray)
+            while True:
+                await self._forget_surplus()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(FORGET_EVERY_S):
+                        await self._has_ended.wait()
 
     async def accept(self, request_id: str, job: Job, note: c.Note, *, is_told: bool = False) -> str:
         """Begin a run, once it is on disk; returns the run that this request has made, which may be an older one.
@@ -145,8 +173,13 @@ class Jobs:
             return active[-1]
         if matching:
             return max(matching, key=lambda r: r.submitted_wall_s)
-        what = f"there is no job {word}" if word else "there is no job"
-        raise Refused("F102", what, hint="supctl status", exit_code=ExitCode.NOT_FOUND)
+        what, hint = f"there is no job {word}" if word else "there is no job", "supctl status"
+        if "@" in word:
+            hint += (
+                f"; finished runs are forgotten: more than {self._keep.runs}, and those of more than "
+                f"{self._keep.days:g} days ago ([state] keep_runs, keep_days)"
+            )
+        raise Refused("F102", what, hint=hint, exit_code=ExitCode.NOT_FOUND)
 
     def active(self) -> list[Run]:
         """Every run that is not over."""
@@ -223,6 +256,9 @@ class Jobs:
             last = msgspec.structs.replace(buried.last, offer=None)
             run.driver.put(c.Heard(node, buried.incarnation, last))
         await run.driver.ask(c.RunnerGone(node, buried.incarnation))
+        run.left.discard(buried.incarnation)
+        if run.is_settled and not run.left:
+            self._has_ended.set()
 
     def on_runner_failed(self, node: str, run_id: str, reason: str) -> None:
         """No runner could be started on a node."""
@@ -268,32 +304,79 @@ class Jobs:
         """The active run that has ranks or a runner on a node which are not proven gone; "" for none."""
         return next((run.job.run for run in self.active() if may_live_on(node, run.machine)), "")
 
+    def in_use(self) -> frozenset[str]:
+        """Nodes on which runs have ranks, or may have them again."""
+        return frozenset(node for run in self.active() for node in nodes_in_use(run.machine))
+
+    async def heed_roster(self) -> None:
+        """See that every run has taken in the nodes as they stand, and that what follows is on disk and sent."""
+        told = rosters(self.runs, self._roster())
+        async with asyncio.TaskGroup() as group:
+            for name, roster in told.items():
+                run = self.runs[name]
+                run.told.add(roster)
+                group.create_task(run.driver.ask(roster), name=f"heed-{name}")
+
     def _share_roster(self, apart_s: float = ROSTER_S) -> None:
         """Tell all runs of the nodes there are; many changes in a short time once."""
-        if not self._is_roster_due:
-            self._is_roster_due = True
-            wait_s = max(0.0, self._roster_shared_s + apart_s - boot_s())
-            asyncio.get_running_loop().call_later(wait_s, self._share_roster_now)
+        due_s = self._roster_shared_s + apart_s
+        if due_s >= self._roster_due_s:
+            return
+        if self._roster_due is not None:
+            self._roster_due.cancel()
+        self._roster_due_s = due_s
+        wait_s = max(0.0, due_s - boot_s())
+        self._roster_due = asyncio.get_running_loop().call_later(wait_s, self._share_roster_now)
 
     def _share_roster_now(self) -> None:
-        self._is_roster_due, self._roster_shared_s = False, boot_s()
-        busy = self._busy()
-        active = self.active()
-        for run in active:
-            if not run.driver.is_behind:
-                run.driver.put(self._roster_for(run, busy))
-        if any(run.driver.is_behind for run in active):  # its journal waits, say
+        self._roster_due, self._roster_due_s, self._roster_shared_s = None, math.inf, boot_s()
+        nodes, active = self._roster(), self.active()
+        for name, roster in rosters(self.runs, nodes).items():
+            run = self.runs[name]
+            if not run.driver.is_behind and not run.told.is_newest(roster):
+                self._tell_roster(run, roster)
+        if any(run.driver.is_behind or run.machine.rendezvous.lacks_slots for run in active):  # its journal waits, say
             self._share_roster(ROSTER_AGAIN_S)
+        elif active and are_limited(nodes):
+            self._share_roster(ALLOT_S)
 
-    def _busy(self) -> Counter[str]:
-        """How many active runs have ranks on each node."""
-        return Counter(node for run in self.active() for node in run.machine.seats)
+    def _tell_roster(self, run: Run, roster: c.Roster) -> None:
+        run.told.add(roster)
+        run.driver.put(roster)
 
-    def _roster_for(self, run: Run, busy: Mapping[str, int]) -> c.Roster:
-        """The roster, with the number of other runs that have ranks on each node."""
-        own = run.machine.seats
-        nodes = (replace(one, other_runs=busy[one.name] - (one.name in own)) for one in self._roster())
-        return c.Roster(tuple(nodes))
+    def free_slots(self) -> dict[str, int | None]:
+        """Of each node: how many of its slots no run has; None: there is no limit."""
+        return free_by_node(self.runs.values(), self._roster())
+
+    def too_large(self, spec: JobSpec) -> str:
+        """Why no allotment can ever give a job what it wants, as the fleet is; "": one can."""
+        return never_fits(spec, self._roster())
+
+    # --- forgetting ----------------------------------------------------------------------------------------------
+
+    def is_forgotten(self, run: str) -> bool:
+        """Whether nothing is known of a run that a node has files of, and nothing will be again."""
+        return run not in self.runs and boot_s() >= self._began_s + REMEMBER_S
+
+    async def _forget_surplus(self) -> None:
+        """Forget the finished runs that are too many or too old, once nothing of them is left anywhere."""
+        if (left_s := self._began_s + REMEMBER_S - boot_s()) > 0:
+            await asyncio.sleep(left_s)
+        self._has_ended.clear()
+        ended = {name: run.ended_wall_s or 0.0 for name, run in self.runs.items() if run.is_settled}
+        for name in surplus(ended, self._keep, wall_s()):
+            run = self.runs[name]
+            is_long_ago = wall_s() - ended[name] > self._keep.days * DAY_S
+            if not run.channels and (not run.left or is_long_ago):
+                await self._forget(name, run)
+
+    async def _forget(self, name: str, run: Run) -> None:
+        await self._journal.forget_run(name)
+        del self.runs[name]
+        await run.driver.ask(c.Tick())  # whoever has asked it for something meanwhile has the answer
+        assert run.task is not None
+        run.task.cancel()
+        log.info("run_forgotten", run=name)
 
     # --- the machines --------------------------------------------------------------------------------------------
 
@@ -317,9 +400,12 @@ class Jobs:
         run.is_settled = machine.is_final
         self.runs[stored.run] = run
         driver.put(c.Opened())
-        driver.put(self._roster_for(run, self._busy()))
+        if stored.job.revision > stored.record.revision:  # it was on disk, and the machine had not heard of it
+            driver.put(c.Reloaded(stored.job.spec, stored.job.revision, stored.job.submitter.user))
+        if not run.is_settled and (nodes := self._roster()):
+            self._tell_roster(run, rosters(self.runs, nodes)[stored.run])
         assert self._group is not None, "not running"
-        self._group.create_task(driver.run(), name=f"run-{stored.run}")
+        run.task = self._group.create_task(driver.run(), name=f"run-{stored.run}")
         return run
 
     async def _perform(self, run: Run, effect: c.Effect) -> None:
@@ -331,8 +417,12 @@ class Jobs:
                 await self._journal.save_run(run.job.run, record, run.ended_wall_s)
                 run.is_unwritten = False
                 run.is_settled = record.phase in c.FINAL
-                if record.phase in c.FINAL or record.phase is c.Phase.LAUNCHING:
-                    self._share_roster()  # its ranks are on other nodes now, or on none
+                if run.is_settled:
+                    run.left = run.machine.incarnations
+                    self._has_ended.set()
+                if record.phase is not c.Phase.STOPPING:
+                    self._share_roster()  # its ranks may be on other nodes now, or on none
+                    self._on_seated()
                 log.info("run_phase_changed", run=run.job.run, phase=record.phase.value, generation=record.generation)
                 run.changes.ring()
             case c.Send(node, incarnation, answer, via):
@@ -342,8 +432,12 @@ class Jobs:
                 run.changes.ring()
             case c.Ask(incarnation, question):
                 self._say(run, incarnation, question)
+            case c.Blame(node):
+                self._on_blamed(node)
             case c.Want(nodes):
                 self._on_wanted(run.job.run, nodes)
+                self._share_roster()  # where it has no use for a node, others may have
+                self._on_seated()
             case c.Note():
                 self._note(run, effect)
 

@@ -14,7 +14,7 @@ import queue
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,37 +28,22 @@ from protocol.errors import Refused
 from protocol.fleet_events import NodeRecord
 from protocol.job import Job
 from protocol.messages.control import EventRecord
+from supervisor.daemon.journal_file import HINT, keep_copy, open_journal, pack
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 2
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
-CREATE TABLE runs (
-    run TEXT PRIMARY KEY, request_id TEXT NOT NULL UNIQUE, job BLOB NOT NULL, record BLOB NOT NULL,
-    submitted_wall_s REAL NOT NULL, ended_wall_s REAL
-) STRICT;
-CREATE TABLE runners (incarnation TEXT PRIMARY KEY, run TEXT NOT NULL, cgroup TEXT) STRICT;
-CREATE TABLE events (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, generation INTEGER, wall_s REAL NOT NULL,
-    kind TEXT NOT NULL, text TEXT NOT NULL, detail BLOB NOT NULL
-) STRICT;
-CREATE INDEX events_of_run ON events (run, id);
-CREATE TABLE nodes (node TEXT PRIMARY KEY, record BLOB NOT NULL) STRICT;
-INSERT INTO meta VALUES ('epoch', 0), ('incarnation', 0);
-"""
-_FROM_1 = (
-    "CREATE TABLE nodes (node TEXT PRIMARY KEY, record BLOB NOT NULL) STRICT",
-    "INSERT INTO meta VALUES ('incarnation', 0)",
-)
-"""What version 2 adds. The jobs of version 1 gave the number of nodes as one number (`_renew`)."""
-
 EVENTS_A_READ_MAX = 1000
 
-_HINT = "see that its disk has room; a damaged one can be moved away: supd begins anew, and no longer knows its runs"
+EVENTS_FIRST, EVENTS_NEWEST = 1000, 20_000
+"""What is kept of a run's events: how it began, and what was last. Of what belongs to no run the newest are kept."""
 
+LOOK_EVERY = 500
+"""Events of a run between two looks at whether there are too many."""
+
+DELETED_AT_ONCE = 2000
+"""Rows: about 10 ms, in which nothing else is read or written."""
 
 DISK_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
 """What passes once the disk has room again (https://www.sqlite.org/rescode.html; extended codes have one of these in
@@ -100,8 +85,9 @@ class Journal:
         self._failure: Refused | None = None
         self.trouble = ""  # why nothing can be written for the time being, as the last one found that insists on it
         self._has_failed = asyncio.Event()
+        self._unlooked: dict[str, int] = {}  # run -> events since the last look at how many it has
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None] | None] = queue.SimpleQueue()
-        self._db = _open(path)
+        self._db = open_journal(path)
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._thread.start()
 
@@ -155,8 +141,8 @@ class Journal:
 
         What is of this folder alone stays: identity, runners.
         """
-        with contextlib.closing(await asyncio.to_thread(_open, other)) as theirs:
-            await asyncio.to_thread(_keep, self._path, kept)
+        with contextlib.closing(await asyncio.to_thread(open_journal, other)) as theirs:
+            await asyncio.to_thread(keep_copy, self._path, kept)
             return await self._barrier(lambda: self._take_over(theirs))
 
     async def set_aside(self, kept: Path) -> None:
@@ -167,7 +153,7 @@ class Journal:
             for table in ("runs", "events", "nodes"):
                 self._db.execute(f"DELETE FROM {table}")
 
-        await asyncio.to_thread(_keep, self._path, kept)
+        await asyncio.to_thread(keep_copy, self._path, kept)
         await self._barrier(forget)
 
     async def next_incarnation(self) -> tuple[str, int]:
@@ -210,7 +196,7 @@ class Journal:
                 return str(known[0])
             self._db.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?, NULL)",
-                (job.run, request_id, _pack(job), _pack(record), wall_s),
+                (job.run, request_id, pack(job), pack(record), wall_s),
             )
             return job.run
 
@@ -230,7 +216,7 @@ class Journal:
 
         def save() -> None:
             self._db.execute(
-                "UPDATE runs SET record = ?, ended_wall_s = ? WHERE run = ?", (_pack(record), ended_wall_s, run)
+                "UPDATE runs SET record = ?, ended_wall_s = ? WHERE run = ?", (pack(record), ended_wall_s, run)
             )
 
         await self._insist(save)
@@ -250,6 +236,29 @@ class Journal:
                 )
                 for row in rows
             ]
+
+        return await self._barrier(read)
+
+    async def forget_run(self, run: str) -> None:
+        """Forget a run, its request and its events, a few at a time: others get their turn between them. What a kill
+        leaves half done is done again."""
+
+        def forget() -> bool:
+            if self._delete_events("run = ?", run):
+                return True
+            self._db.execute("DELETE FROM runs WHERE run = ?", (run,))
+            self._unlooked.pop(run, None)
+            return False
+
+        while await self._insist(forget):
+            pass
+
+    async def stray_runs(self) -> list[str]:
+        """Runs that are not known any more, and have events: something may be told of one that goes."""
+
+        def read() -> list[str]:
+            known = {row[0] for row in self._db.execute("SELECT run FROM runs")}
+            return [run for run in self._runs_with_events() if run not in known]
 
         return await self._barrier(read)
 
@@ -275,7 +284,19 @@ class Journal:
 
     def save_node(self, node: NodeRecord) -> None:
         """Write behind what is known of a node of the fleet: it is on disk with the next barrier."""
-        self._write_behind("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (node.name, _pack(node)))
+        self._write_behind("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (node.name, pack(node)))
+
+    async def settle(self) -> None:
+        """See what was written behind so far on disk. Raises Refused."""
+        await self._barrier(lambda: None)
+
+    async def save_job(self, job: Job) -> None:
+        """Put another revision of a run's job on disk. Raises Refused."""
+
+        def save() -> None:
+            self._db.execute("UPDATE runs SET job = ? WHERE run = ?", (pack(job), job.run))
+
+        await self._barrier(save)
 
     def remove_node(self, name: str) -> None:
         """Forget a node of the fleet, written behind as well."""
@@ -296,8 +317,9 @@ class Journal:
         def add() -> None:
             self._db.execute(
                 "INSERT INTO events (run, generation, wall_s, kind, text, detail) VALUES (?, ?, ?, ?, ?, ?)",
-                (event.run, event.generation, event.wall_s, event.kind, event.text, _pack(event.detail)),
+                (event.run, event.generation, event.wall_s, event.kind, event.text, pack(event.detail)),
             )
+            self._see_to_events(event.run)
             self._tell(then)
 
         self._jobs.put((add, None))
@@ -378,6 +400,35 @@ class Journal:
             raise
         return int(self._db.execute("SELECT count(*) FROM runs").fetchone()[0])
 
+    def _see_to_events(self, run: str) -> None:
+        """See now and then that a run has not too many events; a kill costs the count, so the first one counts much."""
+        self._unlooked[run] = self._unlooked.get(run, LOOK_EVERY) + 1
+        if self._unlooked[run] < LOOK_EVERY:
+            return
+        self._unlooked[run] = 0
+        first = EVENTS_FIRST if run else 0
+        before = self._id_of_event("DESC", run, EVENTS_NEWEST)
+        if before is not None:
+            after = self._id_of_event("ASC", run, first - 1) if first else 0
+            self._delete_events("run = ? AND id > ? AND id <= ?", run, after, before)
+
+    def _id_of_event(self, order: str, run: str, place: int) -> int | None:
+        """The id of a run's event at this place, from 0, from one end; None: it has not so many."""
+        query = f"SELECT id FROM events WHERE run = ? ORDER BY id {order} LIMIT 1 OFFSET ?"
+        found = self._db.execute(query, (run, place)).fetchone()
+        return None if found is None else int(found[0])
+
+    def _runs_with_events(self) -> Iterator[str]:
+        """From one to the next by the index: there may be a million events."""
+        run = ""
+        while found := self._db.execute("SELECT min(run) FROM events WHERE run > ?", (run,)).fetchone()[0]:
+            yield (run := str(found))
+
+    def _delete_events(self, which: str, *values: object) -> bool:
+        """Delete some of these, the oldest first; returns whether there were any. Their room is used again."""
+        some = f"SELECT id FROM events WHERE {which} ORDER BY id LIMIT {DELETED_AT_ONCE}"
+        return self._db.execute(f"DELETE FROM events WHERE id IN ({some})", values).rowcount > 0
+
     def _number(self, key: str) -> int | None:
         found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if found is None else int(found[0])
@@ -417,7 +468,7 @@ class Journal:
     def _refusal(self, exc: Exception) -> Refused:
         code = getattr(exc, "sqlite_errorcode", None)
         kind = DiskTrouble if code is not None and code & 0xFF in DISK_CODES else Refused
-        return kind("F022", f"the journal {self._path} has failed: {exc}", hint=_HINT)
+        return kind("F022", f"the journal {self._path} has failed: {exc}", hint=HINT)
 
     def _on_lost_events(self, refusal: Refused) -> None:
         log.error("events_lost", error=str(refusal))
@@ -425,58 +476,3 @@ class Journal:
     def _fail(self, refusal: Refused) -> None:
         self._failure = self._failure or refusal
         self._has_failed.set()
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    """Raises Refused where the file is not a journal of this version; it is left as it is then."""
-    try:
-        with contextlib.ExitStack() as undo:
-            path.touch(0o600)
-            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            undo.callback(db.close)
-            version = int(db.execute("PRAGMA user_version").fetchone()[0])
-            is_new = version == 0 and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if version not in (1, SCHEMA_VERSION) and not is_new:
-                found = f"is of version {version}" if version else "is another program's"
-                raise Refused("F021", f"the journal {path} {found}, this supd knows version {SCHEMA_VERSION}")
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            if is_new:
-                db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-            elif version == 1:
-                _renew(db)
-            undo.pop_all()
-            return db
-    except (sqlite3.Error, OSError) as exc:
-        raise Refused("F020", f"cannot use the journal {path}: {exc}", hint=_HINT) from exc
-
-
-def _keep(path: Path, kept: Path) -> None:
-    """Copy a journal that has runs. By a connection of its own: VACUUM cannot be in the middle of a transaction
-    (https://www.sqlite.org/lang_vacuum.html). Raises Refused."""
-    try:
-        with contextlib.closing(sqlite3.connect(path)) as db:
-            if db.execute("SELECT 1 FROM runs").fetchone():
-                kept.unlink(missing_ok=True)  # of an attempt that was cut short
-                db.execute("VACUUM INTO ?", (str(kept),))
-    except (sqlite3.Error, OSError) as exc:
-        raise Refused("F022", f"the journal {path} cannot be copied to {kept}: {exc}", hint=_HINT) from exc
-
-
-def _renew(db: sqlite3.Connection) -> None:
-    """Make a journal of version 1 one of this version, or leave it as it is."""
-    db.execute("BEGIN IMMEDIATE")
-    for statement in _FROM_1:
-        db.execute(statement)
-    for run, blob in db.execute("SELECT run, job FROM runs").fetchall():
-        job = msgspec.msgpack.decode(blob)
-        topology = job["spec"].get("topology", {})
-        if isinstance(number := topology.get("nnodes"), int):
-            topology["nnodes"] = [number, number]
-            db.execute("UPDATE runs SET job = ? WHERE run = ?", (_pack(job), run))
-    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    db.execute("COMMIT")
-
-
-def _pack(value: object) -> bytes:
-    return msgspec.msgpack.encode(value)

@@ -1,7 +1,7 @@
 """The nodes of the fleet as people see them, gpu-2 before gpu-10: what the node table knows, and the runs there."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -11,12 +11,15 @@ from protocol.errors import Refused
 from protocol.exit_code import ExitCode
 from protocol.fleet_events import NodeRecord
 from protocol.messages.control import NodeState, NodeStatus
-from protocol.rendezvous import natural
+from protocol.pool import natural
+from protocol.rendezvous import Rendezvous
 from protocol.tables import did_you_mean
 from supervisor.daemon.run import Run
 
 REASONS_MAX = 3
 """Of how many runs the reasons are told."""
+
+NO_LIMITS: Mapping[str, int | None] = {}
 
 
 class NodeTable(Protocol):
@@ -30,11 +33,15 @@ class NodeTable(Protocol):
 
 
 def with_runs(
-    nodes: Iterable[NodeStatus], runs: Iterable[Run], now_s: float, trouble: str = ""
+    nodes: Iterable[NodeStatus],
+    runs: Iterable[Run],
+    now_s: float,
+    trouble: str = "",
+    free: Mapping[str, int | None] = NO_LIMITS,
 ) -> tuple[NodeStatus, ...]:
     """The same in the order of their names, with the runs that have ranks there, or for which it stands by, and in the
     worst state of all that is known of it, with the reason. A node that only stands by is `standby`. `trouble` is that
-    of the coordinator's disk, which is the host's."""
+    of the coordinator's disk, which is the host's; `free` are the slots of each node that no run has."""
     seated: dict[str, list[str]] = defaultdict(list)
     spare: dict[str, list[str]] = defaultdict(list)
     leases: dict[str, list[tuple[str, str]]] = defaultdict(list)  # what runs say: state, and why
@@ -45,6 +52,8 @@ def with_runs(
             state, why = node_state(run.machine, node, now_s)
             if state:
                 leases[node].append((state, f"{run.job.run}: {why}"))
+        for node, state, why in _exclusions(run.machine.rendezvous, now_s):
+            leases[node].append((state, f"{run.job.run}: {why}"))
         for node in run.machine.rendezvous.spares(run.machine.seats):
             spare[node].append(run.job.run)
     return tuple(
@@ -58,10 +67,20 @@ def with_runs(
             ),
             runs=tuple(seated[node.node]),
             spare_of=tuple(spare[node.node]),
+            free_slots=free.get(node.node),
             note="; ".join(filter(None, (node.note, *_reasons(leases[node.node]), trouble if node.is_host else ""))),
         )
         for node in sorted(nodes, key=lambda node: natural(node.node))
     )
+
+
+def _exclusions(rendezvous: Rendezvous, now_s: float) -> Iterator[tuple[str, str, str]]:
+    """Nodes that a run does without for a while, or would."""
+    for node, why in rendezvous.exclusions.texts(now_s).items():
+        if rendezvous.uses(node):
+            yield node, NodeState.READY, f"uses it for want of another one, {why}"
+        elif rendezvous.may_use(node):
+            yield node, NodeState.EXCLUDED, f"does without it for {why}"
 
 
 def gravest(*states: str) -> NodeState:

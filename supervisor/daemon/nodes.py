@@ -1,6 +1,8 @@
 """The host's side of the nodes: their connections, what they report, and what is wanted of them."""
 
 import asyncio
+import contextlib
+from collections.abc import Collection, Iterable
 from itertools import count
 
 import structlog
@@ -12,7 +14,7 @@ from protocol.errors import LocalProtocolError, Refused, RemoteProtocolError
 from protocol.fleet import Fleet
 from protocol.ids import may_be_epoch
 from protocol.messages import encode
-from protocol.messages.control import NodeState, NodeStatus
+from protocol.messages.control import NodeStatus
 from protocol.messages.fleet import Join, NodeReport, RunnerBuried, decode_report
 from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.journal import Journal
@@ -24,6 +26,9 @@ from supervisor.shell.clock import boot_s, wall_s
 from supervisor.shell.driver import Driver
 
 log = structlog.get_logger()
+
+HEED_S = 2.0
+"""How long an operator who drains a node waits until every run has heard of it."""
 
 
 class Nodes:
@@ -37,19 +42,21 @@ class Nodes:
         self._own = own
         self._prober = prober
         self.fleet = Fleet(host, jobs.epoch, jobs.seated)
-        self._orders = o.NodeOrders(jobs.epoch)
+        self._orders = o.NodeOrders(jobs.epoch, jobs.is_forgotten)
         self._driver: Driver[f.Event, f.Effect] = Driver(self.fleet, self._perform, f.Tick())
         self._numbers = count(1)
         self._links: dict[Channel, int] = {}
         self._channels: dict[f.Link, Channel] = {}
         self._joins: dict[f.Link, Join] = {}  # of those that are not taken in yet
+        self._in_use: frozenset[str] | None = None  # nodes with ranks, as the fleet's machine was told
         self._is_rising = False  # to an epoch above one that a node has heard of
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self, known: list[f.NodeRecord]) -> None:
         """Look after the nodes until cancelled; `known` are those of the journal."""
         async with asyncio.TaskGroup() as self._group:
-            self._driver.put(f.Opened(tuple(known)))
+            self._driver.put(f.Opened(tuple(known), wall_s()))
+            self.see_seats()
             self._group.create_task(self._driver.run(), name="fleet")
             self._manage(o.Admitted(self._host.node, (self._host.identity, self._host.incarnation)))
             self._own.link_up(self._on_own_report, self._host.address)
@@ -72,8 +79,7 @@ class Nodes:
         if heard := self._jobs.heard_on(node):
             hint = f"to go on without it: supctl restart {heard} --without {node}"
             raise Refused("F115", f"{node} is not lost: the runner of {heard} answers there", hint=hint)
-        is_up = any(one.node == node and one.state == NodeState.READY for one in known)
-        if is_up and not (awaited and all(self._orders.lacks(node, runner) for runner in awaited)):
+        if self.fleet.is_up(node) and not (awaited and all(self._orders.lacks(node, runner) for runner in awaited)):
             hint = self._jobs.way_out(node) or f"to go on without it: supctl restart JOB --without {node}"
             raise Refused("F115", f"{node} is not lost: supd answers there", hint=hint)
 
@@ -87,6 +93,43 @@ class Nodes:
             self._jobs.on_fleet_note(Note("operator.node_lost", told, None, {"node": node, "by": by}))
         await self._driver.ask(f.DeclaredLost(node))
         return runs
+
+    async def drain(self, names: Collection[str], drain: f.Drain) -> None:
+        """An operator wants nodes free; on disk when this returns. Raises Refused."""
+        await self._upkeep([f.DrainRequested(name, drain, wall_s()) for name in self._checked(names)])
+
+    async def undrain(self, names: Collection[str], by: str) -> None:
+        """An operator wants them used again, whatever has spoken against it. Raises Refused."""
+        await self._upkeep([f.UndrainRequested(name, by) for name in self._checked(names)])
+
+    def _checked(self, names: Collection[str]) -> list[str]:
+        known = self.status()
+        return [named(known, name).node for name in dict.fromkeys(names)]
+
+    async def _upkeep(self, events: Iterable[f.Event]) -> None:
+        """Carry it out, and see it on disk; every run is told, unless that takes long."""
+        for event in events:
+            await self._driver.ask(event)
+        await self._journal.settle()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEED_S):
+                await self._jobs.heed_roster()
+
+    def blame(self, node: str) -> None:
+        """The root of an incident of a run was there."""
+        self._driver.put(f.Troubled(node, wall_s()))
+
+    def see_seats(self) -> None:
+        """Runs may have ranks on other nodes than before."""
+        in_use = self._jobs.in_use()
+        if in_use != self._in_use:
+            self._in_use = in_use
+            self._driver.put(f.Seated(in_use))
+
+    async def heed_own_signals(self) -> None:
+        """This supd was sent a signal, and ends: see that the runs have heard of it."""
+        await self._driver.ask(f.Tick())
+        await self._jobs.heed_roster()
 
     def on_epoch(self, epoch: int) -> None:
         """The coordinator has begun another epoch."""
@@ -133,6 +176,7 @@ class Nodes:
             raise RemoteProtocolError("a report of a node that was not taken in")
         if not self._driver.is_behind:  # of a flood some are left out: each says all of it
             self._driver.put(f.Heard(link))
+            self._see_signals(link, node, report)
             self._manage(o.Reported(node, report))
 
     def _on_closed(self, channel: Channel) -> None:
@@ -191,7 +235,12 @@ class Nodes:
         self._manage(o.Wanted(run, nodes))
 
     def _on_own_report(self, report: NodeReport) -> None:
+        self._see_signals(None, self._host.node, report)
         self._manage(o.Reported(self._host.node, report))
+
+    def _see_signals(self, link: f.Link | None, node: str, report: NodeReport) -> None:
+        if report.signals != self.fleet.signals_of(node):
+            self._driver.put(f.Signalled(link, report.signals))
 
     def _manage(self, event: o.Event) -> None:
         """Hand an event to the machine of the orders, and do what it says."""

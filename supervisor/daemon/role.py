@@ -1,6 +1,7 @@
 """What this supd is in its fleet: host of the coordinator, a node that has joined another one's, or not known yet."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -22,10 +23,12 @@ from supervisor.daemon.members import Members
 from supervisor.daemon.node import Node
 from supervisor.daemon.nodes import Nodes
 from supervisor.daemon.probe import Answerer, Prober
+from supervisor.daemon.retention import Keep
 from supervisor.daemon.starting import Starting
 from supervisor.shell.channel import Channel
 from supervisor.shell.clock import boot_s, wall_s
 from supervisor.shell.config import Config
+from supervisor.shell.devices import node_slots
 from supervisor.shell.dial import Dialer
 
 
@@ -66,6 +69,7 @@ class Role:
         self._dialer = dialer
         self._identity, self._incarnation = start
         self._facts = NodeFacts()
+        self._slots = node_slots(config.devices, os.environ)
         self._port = 0  # at which peers find us
         self._link: FleetLink | None = None
         self.hosted: Hosted | None = None  # None: this supd does not host, or that is not known yet
@@ -86,6 +90,12 @@ class Role:
     def active_runs(self) -> int:
         """How many runs go on without this supd."""
         return self._node.active_runs() if self.hosted is None else len(self.hosted.jobs.active())
+
+    async def heed_signals(self) -> None:
+        """Return once the coordinator knows of the signals that this supd was sent; where it is here, its runs too."""
+        await self._node.told()
+        if self.hosted is not None:
+            await self.hosted.nodes.heed_own_signals()
 
     async def run(self, host: str, port: int) -> None:
         """Take the part, and play it until cancelled. Peers are listened for at `port`, and `host` is an address by
@@ -118,10 +128,13 @@ class Role:
             await self._leadership.begin(),
             on_wanted=lambda run, wanted: nodes.want(run, wanted),
             on_unlinked=self._on_runner_unlinked,
+            on_seated=lambda: nodes.see_seats(),
+            on_blamed=lambda node: nodes.blame(node),
             on_epoch=lambda epoch: nodes.on_epoch(epoch),
             before_epoch=self._yield_to_another,
             timing=config.timing,
             keeps_isolated=config.on_isolation == "keep",
+            keep=Keep(config.keep_runs, config.keep_days),
         )
         starting = Starting(jobs, self._journal, None if config.join else (host, self._port))
         own = self._join(own_address=own_address)
@@ -167,6 +180,8 @@ class Role:
             labels=dict(self._config.labels),
             facts=self._facts,
             wall_s=wall_s(),
+            slots=self._slots,
+            max_jobs=self._config.max_jobs,
         )
 
     # --- before it is known, and where another one hosts -------------------------------------------------------------

@@ -7,6 +7,7 @@ from protocol import coordinator_events as c
 from protocol.coordinator import Coordinator
 from protocol.errors import Refused
 from protocol.framing import MAX_FRAME_BYTES
+from protocol.grants import Told
 from protocol.ids import RunId, job_name
 from protocol.job import Job
 from protocol.messages import encode
@@ -50,7 +51,10 @@ class Run:
     ended_wall_s: float | None
     channels: dict[str, Channel] = field(default_factory=dict)  # by the runner's incarnation
     changes: Changes = field(default_factory=Changes)
+    told: Told = field(default_factory=Told)  # of the nodes, and what it may use of them
     is_settled: bool = False  # final, and the journal has it
+    left: set[str] = field(default_factory=set)  # of a run that is over: runners that are not proven gone
+    task: asyncio.Task[None] | None = None  # that drives the machine
     is_unwritten: bool = False  # what it has decided is on its way to the journal: until then it does nothing more
 
     @property

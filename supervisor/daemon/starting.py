@@ -57,6 +57,7 @@ class Starting:
             raise Refused("F101", f"{other} is still active", hint=OTHER_IS_ACTIVE.format(spec.name))
         for problem in self.port_problems(spec):
             raise Refused("F203", problem.message, hint=problem.hint)
+        self.see_that_it_fits(spec)
         ended = asyncio.Event()
         self._being_started[spec.name] = request_id, ended, spec
         try:
@@ -72,6 +73,12 @@ class Starting:
         finally:
             del self._being_started[spec.name]
             ended.set()
+
+    def see_that_it_fits(self, spec: JobSpec) -> None:
+        """Raises Refused where no allotment can ever give the job what it wants."""
+        if why := self._jobs.too_large(spec):
+            hint = "lower topology.nproc_per_node or nnodes; [node] devices in supd.toml says what a node has"
+            raise Refused("F211", why, hint=hint)
 
     def port_problems(self, spec: JobSpec) -> list[Problem]:
         """What is wrong where the job names a port for rank 0 that is supd's own, or another job's. Of several nodes,

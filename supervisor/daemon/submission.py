@@ -10,8 +10,8 @@ from protocol.errors import Problem, Refused
 from protocol.job import LIMITS, Job, JobSpec, Submitter
 from protocol.job_file import JobFile, read_job
 from protocol.messages.control import Start
+from protocol.pool import matches
 from protocol.ranks import inherited, interpreter, working_folder
-from protocol.rendezvous import matches
 from protocol.snippets import Canvas
 from supervisor.daemon import slow_disk
 from supervisor.daemon.limits import limit_warnings

@@ -50,6 +50,16 @@ def was_cut_off(run_dir: Path, owner: str) -> bool:
         return False
 
 
+def leave(run_dir: Path, owner: str) -> bool:
+    """The owner has no claim to what lies there any more; returns whether a runner of somebody else may be there."""
+    for mark in (_HERE, _ENDED):
+        (run_dir / f"{mark}{owner}").unlink(missing_ok=True)
+    try:
+        return any(name.startswith(_HERE) for name in os.listdir(run_dir))
+    except FileNotFoundError:
+        return False
+
+
 def mark_failed(run_dir: Path, generation: int) -> None:
     """A rank has failed by itself in this generation."""
     (generation_dir(run_dir, generation) / _FAILED).touch()

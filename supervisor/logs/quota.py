@@ -88,7 +88,7 @@ class Quota:
                 break
             if is_live(output.run):  # since then
                 continue
-            self._remove(output.run)
+            remove_output(self._logs_dir, output.run)
             removed.append(output.run)
             used_bytes -= output.used_bytes
         return Tidied(tuple(removed), used_bytes, self._free()[0], self._is_over(used_bytes))
@@ -131,11 +131,13 @@ class Quota:
         """What the state folder holds but the output of runs."""
         return sum(_used(found) for found in _files(self._state_dir, without=self._logs_dir))
 
-    def _remove(self, run: str) -> None:
-        gone = self._logs_dir / f"{_GOING}{run}"
-        with contextlib.suppress(FileNotFoundError):  # another supd of the same fleet was quicker
-            (self._logs_dir / run).rename(gone)  # at once for readers
-        shutil.rmtree(gone, ignore_errors=True)
+
+def remove_output(logs_dir: Path, run: str) -> None:
+    """Remove a run's output. Raises OSError; what a kill leaves of it goes at the next look."""
+    gone = logs_dir / f"{_GOING}{run}"
+    with contextlib.suppress(FileNotFoundError):  # another supd of the same fleet was quicker
+        (logs_dir / run).rename(gone)  # at once for readers
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _measure(folder: Path) -> tuple[int, float]:

@@ -12,7 +12,7 @@ from typing import Any
 from protocol.addresses import PEER_PORT, JoinEntry
 from protocol.checks import choice, duration, integer, matching, schema_version, text
 from protocol.errors import About, ConfigInvalid
-from protocol.job import LABEL_MAX_CHARS, LABELS_MAX
+from protocol.job import LABEL_MAX_CHARS, LABELS_MAX, MAX_NPROC_PER_NODE
 from protocol.sizes import size
 from protocol.tables import Found, Key, Kind, Schema, check_tables
 from protocol.timing import ASK_AGAIN_S, ASK_S, DRIFT, FRESH, GAP_S, KILL_S, ROUND_TRIP_S, Timing
@@ -33,6 +33,11 @@ MAX_DISK_BYTES, MAX_DISK_MIN_BYTES = 50 << 30, 1 << 20
 MIN_FREE = 0, 5.0
 """Bytes, or percent."""
 
+MAX_JOBS_MAX = 1000
+
+KEEP_RUNS, KEEP_RUNS_MAX = 50, 1000
+KEEP_DAYS, KEEP_DAYS_MAX = 30, 3650
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -41,6 +46,8 @@ class Config:
     found: Found = field(repr=False, compare=False)  # the file that was read: shows problems where they stand
     node: str
     labels: Mapping[str, str]
+    devices: int | None  # slots to allot to runs; None: one for each accelerator, without any no limit
+    max_jobs: int  # runs at once on this node; 0: no limit
     control: Path  # supctl's socket
     peer: tuple[str, int]  # where we listen for peers; host "": all interfaces; port 0: any that is free
     peer_is_default: bool  # nobody asked for this port: where it is taken, the next free one will do
@@ -57,6 +64,8 @@ class Config:
     max_disk_bytes: int | None  # of the state folder and all output; None: no limit
     min_free_bytes: int  # where the output lies; this or the next one is 0
     min_free_percent: float
+    keep_runs: int  # finished ones
+    keep_days: int  # since their end
     ready_runners: int
     orphan_wait_s: float
     linger_s: float
@@ -97,6 +106,21 @@ SCHEMA = Schema(
                 "{}",
                 'what jobs can ask for by `topology.node_labels` and order ranks by, as in `{ rack = "b" }`; at most '
                 f"{LABELS_MAX}, of at most {LABEL_MAX_CHARS} characters each",
+            ),
+            "devices": Key(
+                integer(0, MAX_NPROC_PER_NODE, "auto"),
+                '"auto" or int',
+                '"auto"',
+                "slots that runs share, one a rank (`nproc_per_node`); no slot is given to two of them. auto: one for "
+                "each accelerator, those of the CUDA_VISIBLE_DEVICES that supd was started with, or else all; without "
+                f"any there is no limit. A number (0 to {MAX_NPROC_PER_NODE}): so many, spread evenly over the "
+                "accelerators where there are some; 0 keeps runs away",
+            ),
+            "max_jobs": Key(
+                integer(0, MAX_JOBS_MAX),
+                "int",
+                "0",
+                "how many runs may have this node at once, be they spares; 0: as many as there are slots for",
             ),
         },
         "listen": {
@@ -228,6 +252,20 @@ SCHEMA = Schema(
                 '"5%"',
                 'how much of the disk of the output is to be free: the same is done below it; "0%": off',
             ),
+            "keep_runs": Key(
+                integer(1, KEEP_RUNS_MAX),
+                "int",
+                str(KEEP_RUNS),
+                f"how many finished runs are remembered (1 to {KEEP_RUNS_MAX:,}): older ones are forgotten, with their "
+                "events and, on each node, their output. A node removes what is beyond its own `keep_runs` and "
+                "`keep_days`, once the coordinator has forgotten the run",
+            ),
+            "keep_days": Key(
+                integer(1, KEEP_DAYS_MAX),
+                "int",
+                str(KEEP_DAYS),
+                f"how long, since its end (1 to {KEEP_DAYS_MAX:,} days). The run that ended last is always remembered",
+            ),
         },
         "workers": {
             "ready_runners": Key(
@@ -264,10 +302,8 @@ SCHEMA = Schema(
     },
     later={
         "": ("http", "metrics", "access", "defaults"),
-        "node": ("devices", "max_jobs"),
         "listen": ("http",),
         "fleet": ("discover",),
-        "state": ("keep_runs", "keep_days"),
         "workers": ("survive_restart", "kill_orphans"),
     },
 )
@@ -331,11 +367,13 @@ def _settle(
         state_dir = placed(state, "dir", usual)
         control = placed(listen, "control", default_control_path(environ, os.getuid()))
     join, lease = fleet.get("join", ()), values.get("lease", {})
-    min_free = state.get("min_free", MIN_FREE)
+    min_free, devices = state.get("min_free", MIN_FREE), node.get("devices", "auto")
     return Config(
         found=found,
         node=node.get("name", host_name()),
         labels=node.get("labels", {}),
+        devices=None if devices == "auto" else devices,
+        max_jobs=node.get("max_jobs", 0),
         control=control,
         peer=peer_of(listen, fleet),
         peer_is_default="peer" not in listen and not join,
@@ -352,6 +390,8 @@ def _settle(
         max_disk_bytes=state.get("max_disk", MAX_DISK_BYTES),
         min_free_bytes=min_free[0],
         min_free_percent=min_free[1],
+        keep_runs=state.get("keep_runs", KEEP_RUNS),
+        keep_days=state.get("keep_days", KEEP_DAYS),
         ready_runners=workers.get("ready_runners", 1),
         orphan_wait_s=workers.get("orphan_wait", 3600.0),
         linger_s=workers.get("linger", 60.0),

@@ -9,6 +9,7 @@ import glob
 import importlib
 import itertools
 import os
+import re
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,8 @@ CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 NVML_LIMIT_S = 60.0
 """How long NVIDIA's driver may take: up to half a minute where it has to wake up many GPUs first."""
+
+_NVIDIA_FILE = re.compile("nvidia[0-9]+")  # one for each GPU that this node, or this container, has
 
 _NOTHING = ("", "-1", "NoDevFiles")  # CUDA stops reading at the first entry that is no device; the last is Slurm's
 _INTEL_VENDOR = "0x8086"  # PCI vendor id
@@ -65,6 +68,22 @@ def listed(variable: str) -> list[str]:
     """The devices that a CUDA_VISIBLE_DEVICES names."""
     entries = map(str.strip, variable.split(","))
     return list(itertools.takewhile(lambda entry: entry not in _NOTHING, entries))
+
+
+def node_slots(devices: int | None, environ: Mapping[str, str], dev: str = "/dev") -> tuple[str, ...] | None:
+    """What supd has to allot to runs, one a rank, by `[node] devices`; None: nothing that has a limit.
+
+    `environ` is supd's own: it gives nobody what it was not given itself. With None for `devices` there is a slot for
+    each accelerator; else there are so many, spread over the accelerators, and without a name where there are none.
+    """
+    if CUDA_VARIABLE in environ:
+        found = listed(environ[CUDA_VARIABLE])
+    else:
+        files = filter(_NVIDIA_FILE.fullmatch, os.listdir(dev))
+        found = sorted((file.removeprefix("nvidia") for file in files), key=int)
+    if devices is None:
+        return tuple(found) or None
+    return tuple(found[place * len(found) // devices] if found else "" for place in range(devices))
 
 
 def _missing(kind: str, how: str) -> Refused:

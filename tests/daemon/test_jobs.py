@@ -54,6 +54,8 @@ async def coordinating(folder: Path) -> AsyncIterator[tuple[Jobs, Journal]]:
         1,
         on_wanted=lambda run, nodes: None,
         on_unlinked=lambda node: None,
+        on_seated=lambda: None,
+        on_blamed=lambda node: None,
         on_epoch=lambda epoch: None,
         before_epoch=nobody_else_leads,
         timing=DEFAULTS,

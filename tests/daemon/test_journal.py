@@ -150,6 +150,19 @@ async def test_a_journal_of_the_version_before_goes_on(tmp_path: Path) -> None:
             assert (await journal.next_incarnation())[1] == number
 
 
+async def test_a_journal_of_version_2_goes_on_as_one_of_the_present_version(tmp_path: Path) -> None:
+    """Else a supd that knows version 2 would open it again, and take the record of a run that is held for damage."""
+    path = tmp_path / "j.db"
+    async with journal_at(path) as journal:
+        await journal.add_run("one", JOB, RunRecord(), 1.0)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 2")
+    async with journal_at(path) as journal:
+        assert [stored.job.run for stored in await journal.runs()] == [JOB.run]
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+
+
 async def test_events_come_back_in_order_by_run_behind_any_of_them_and_survive(tmp_path: Path) -> None:
     async with journal_at(tmp_path / "j.db") as journal:
         for number in range(4):

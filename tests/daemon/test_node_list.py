@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from protocol.absence import is_heard, node_state
-from protocol.coordinator_events import NodeLost, StopRequested, Tick
+from protocol.coordinator_events import NodeLost, Roster, RosterNode, StopRequested, Tick
 from protocol.messages.control import NodeStatus
 from protocol.messages.member import Part
 from protocol.timing import DEFAULTS
 from supervisor.daemon.node_list import with_runs
 from supervisor.daemon.run import Run
 from supervisor.shell.driver import Driver
-from tests.protocol.build import submitted
+from tests.protocol.build import job_spec, submitted
 from tests.protocol.fleet import Fleet, running, started
 
 BEGUN_S = 2.0  # when `running` was heard last
@@ -105,3 +105,21 @@ def test_a_node_is_in_the_worst_state_of_all_that_is_known_of_it(of_table: str, 
     state, note = listed(silent, lost, states=states, now_s=now_s)["b"]
     assert state == "lost"
     assert note.startswith("j@1: nothing was heard of it until its lease was over, nor since; j@1: its runner was")
+
+
+def test_a_node_that_a_run_does_without_for_a_while_is_excluded_and_says_why() -> None:
+    fleet = running("a", "b", spec=job_spec(nnodes=(2, 3)))
+    nodes = [RosterNode(node, is_up=True, troubles=(1.0, 2.0) if node == "c" else ()) for node in "abc"]
+    fleet.at(BEGUN_S, Roster(tuple(nodes)))
+    seen = listed(fleet, states={"a": "ready", "c": "ready"}, now_s=BEGUN_S + 0.5)
+    assert seen["a"] == ("ready", "")
+    state, why = seen["c"]
+    assert (state, why.startswith("j@1: does without it for "), why.count("2 incidents")) == ("excluded", True, 1), why
+
+
+def test_a_node_that_is_drained_is_so_whatever_stands_by_there() -> None:
+    fleet = running("a", "b")
+    assert listed(fleet, states={"b": "draining", "c": "drained"}, now_s=BEGUN_S) == {
+        "b": ("draining", ""),
+        "c": ("drained", ""),
+    }

@@ -47,6 +47,8 @@ def test_without_a_file_every_key_has_its_default(tmp_path: Path) -> None:
         found=Found("S"),
         node=host_name(),
         labels={},
+        devices=None,
+        max_jobs=0,
         control=tmp_path / f"supd-{UID}" / "control.sock",
         peer=("127.0.0.1", 29410),
         peer_is_default=True,
@@ -63,6 +65,8 @@ def test_without_a_file_every_key_has_its_default(tmp_path: Path) -> None:
         max_disk_bytes=50 << 30,
         min_free_bytes=0,
         min_free_percent=5.0,
+        keep_runs=50,
+        keep_days=30,
         ready_runners=1,
         orphan_wait_s=3600.0,
         linger_s=60.0,
@@ -80,6 +84,8 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         [node]
         name = "gpu-01"
         labels = { rack = "b", "zone/a" = "" }
+        devices = 4
+        max_jobs = 2
         [listen]
         control = "~/c.sock"
         peer = "[::1]:29411"
@@ -102,6 +108,8 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         logs_dir = "logs"
         max_disk = "2TB"
         min_free = "1.5GiB"
+        keep_runs = 7
+        keep_days = 365
         [workers]
         ready_runners = 0
         orphan_wait = "10m"
@@ -116,6 +124,8 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         found=Found("S"),
         node="gpu-01",
         labels={"rack": "b", "zone/a": ""},
+        devices=4,
+        max_jobs=2,
         control=Path("/home/me/c.sock"),
         peer=("::1", 29411),
         peer_is_default=False,
@@ -137,6 +147,8 @@ def test_every_key_is_taken_from_the_file(tmp_path: Path) -> None:
         max_disk_bytes=2 * 10**12,
         min_free_bytes=3 << 29,
         min_free_percent=0.0,
+        keep_runs=7,
+        keep_days=365,
         ready_runners=0,
         orphan_wait_s=600.0,
         linger_s=5.0,
@@ -367,6 +379,15 @@ def test_labels_are_short_strings_by_name_and_not_too_many(tmp_path: Path) -> No
     most = "".join(f'k{i} = "v"\n' for i in range(64))
     assert len(loaded(tmp_path, f"[node.labels]\n{most}").labels) == 64
     assert [p[0] for p in problems_of(tmp_path, f'[node.labels]\n{most}k = "v"\n')] == ["S205"]
+
+
+def test_devices_are_a_number_of_slots_or_auto(tmp_path: Path) -> None:
+    assert loaded(tmp_path, '[node]\ndevices = "auto"\n').devices is None
+    assert loaded(tmp_path, "[node]\ndevices = 0\n").devices == 0
+    assert problems_of(tmp_path, '[node]\ndevices = "all"\nmax_jobs = -1\n') == [
+        ("S203", "node.devices", '"all"', 'write 0 to 4096 or "auto"'),
+        ("S205", "node.max_jobs", "-1", "write 0 to 1000"),
+    ]
 
 
 def test_in_dev_mode_everything_lies_below_one_folder_and_the_users_own_file_is_not_read(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import Refused
-from supervisor.shell.devices import accelerators, count_ranks, cpu_quota
+from supervisor.shell.devices import accelerators, count_ranks, cpu_quota, node_slots
 
 HAS_NVML = os.path.exists("/proc/driver/nvidia")
 UUIDS = "GPU-8932f937-d72c,MIG-GPU-5c89852c/1/0, 3"
@@ -167,3 +167,25 @@ def test_the_tightest_quota_of_v1_or_v2_on_the_way_up_counts(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content + "\n")
     assert cpu_quota(str(proc.parent)) == quota
+
+
+@pytest.mark.parametrize(
+    ("devices", "visible", "slots"),
+    [
+        (None, None, ("0", "1", "2", "10")),
+        (None, "4,5,GPU-a", ("4", "5", "GPU-a")),
+        (None, "", None),
+        (2, None, ("0", "2")),
+        (4, "4,5,6,7", ("4", "5", "6", "7")),
+        (6, "4,5,6", ("4", "4", "5", "5", "6", "6")),
+        (2, "", ("", "")),
+        (0, None, ()),
+    ],
+)
+def test_slots_are_the_accelerators_that_supd_was_given_or_as_many_as_it_is_told_spread_over_them(
+    tmp_path: Path, devices: int | None, visible: str | None, slots: tuple[str, ...] | None
+) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert node_slots(devices, environ, str(tmp_path)) == slots

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from protocol.errors import Refused
@@ -90,9 +91,35 @@ def node_word(text: str) -> str:
     return text
 
 
+def reason_word(chars_max: int) -> Callable[[str], str]:
+    """For a reason: it stands in one line of `events`, and in a variable of every worker."""
+
+    def reason(text: str) -> str:
+        if len(text) > chars_max:
+            raise argparse.ArgumentTypeError(f"at most {chars_max} characters, not {len(text)}")
+        if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", text):  # the last two end a line as well
+            raise argparse.ArgumentTypeError("one line, without control characters")
+        return text
+
+    return reason
+
+
 def add_json(parser: argparse._ActionsContainer, what: str = "one JSON document") -> None:
     """--json, on everything that reads."""
     parser.add_argument("--json", action="store_true", help=f"print {what}")
+
+
+def add_deadline(parser: argparse.ArgumentParser) -> None:
+    """--deadline, on what waits for a checkpoint."""
+    from protocol.messages.upkeep import PLAN_DEADLINE_S  # only where it may wait
+
+    parser.add_argument(
+        "--deadline",
+        metavar="DUR",
+        type=duration_s,
+        default=PLAN_DEADLINE_S,
+        help="the longest wait for a checkpoint, like 1h (default: 30m)",
+    )
 
 
 def add_changes(parser: argparse.ArgumentParser) -> None:

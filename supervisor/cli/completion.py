@@ -107,7 +107,7 @@ class _Line:
             return [f"{option}={one}" for one in self._values(self._options[option], value)]
         if current.startswith("-"):
             return _matching(current, self._options)
-        places = self._places[len(self._given) :] or [place for place in self._places if place.nargs == "*"]
+        places = self._places[len(self._given) :] or [place for place in self._places if place.nargs in ("*", "+")]
         return self._values(places[0], current) if places else []
 
     def _values(self, action: argparse.Action, current: str) -> list[str]:
@@ -153,6 +153,7 @@ class _Line:
         "GEN": _of_generation,
         "WHAT": _of_what,
         "NODE": _of_node,
+        "WHEN": lambda _line, current: _matching(current, ("next-checkpoint", "now")),
         "TOPIC": _of_topic,
         "KEY": _of_topic,
         "FILE": lambda _line, current: _files(current),

@@ -15,13 +15,13 @@ from supervisor.cli.arguments import UsageError, add_json, job_word
 from supervisor.cli.context import Context
 from supervisor.cli.moments import date_and_clock
 from supervisor.cli.render import (
+    budget_of,
     exit_of,
     fact_lines,
     generation_of,
     logs_of,
     painted,
     ranks_of,
-    restarts_of,
     span,
     table,
     wait_of,
@@ -133,7 +133,7 @@ def _run_lines(about: Description, stream: Stream) -> list[str]:
         ("started", _moment(run.submitted_wall_s)),
         ("ended", "" if run.ended_wall_s is None else _moment(run.ended_wall_s)),
         ("nodes", ", ".join(run.nodes)),
-        ("budget", f"{restarts_of(run)} restarts used"),
+        ("budget", budget_of(run)),
         ("file", about.source),
         *_process_facts(about),
         ("logs", logs_of(run)),

@@ -8,7 +8,7 @@ from protocol.messages.control import Outcome, RunStatus, Statuses, Watch
 from supervisor.cli.client import SILENT_S
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.log_lines import safe
-from supervisor.cli.render import incident_block, span
+from supervisor.cli.render import incident_block, ranks_of, span
 from supervisor.cli.screen import Screen
 from supervisor.cli.watching import Watching
 from supervisor.shell.clock import boot_s
@@ -93,10 +93,44 @@ def outcome_code(run: RunStatus) -> ExitCode:
     match run.state:
         case Outcome.SUCCEEDED:
             return ExitCode.OK
-        case Outcome.STOPPED:
+        case Outcome.STOPPED | Outcome.PREEMPTED:
             return ExitCode.JOB_STOPPED
+        case _ if run.lacked_nodes:
+            return ExitCode.LACKED_NODES
         case _:
-            return ExitCode.LACKED_NODES if run.lacked_nodes else ExitCode.JOB_FAILED
+            return ExitCode.NO_PROGRESS if run.made_no_progress else ExitCode.JOB_FAILED
+
+
+def output_code(run: RunStatus) -> int:
+    """What a command ends with that has shown the output of `run` up to its end, in the place of its program: for who
+    is to start it again after a preemption the job has a code of its own."""
+    return run.preempted_code if run.state == Outcome.PREEMPTED else outcome_code(run)
+
+
+def await_generation(context: Context, run: str, before: int | None, doing: str) -> int:
+    """Look on until a generation of `run` that is newer than `before` runs, or the run is held after it, and tell that;
+    returns what to end with."""
+    began_s, screen = boot_s(), context.screen
+
+    def is_next(status: RunStatus) -> bool:
+        is_newer = status.generation is not None and (before is None or status.generation > before)
+        return is_newer and status.state in ("running", "held")
+
+    status = follow(context, run, is_next, after_interrupt=f"detached; {run} keeps {doing}")
+    assert status is not None, "only a deadline gives no status"
+    if status.is_final:
+        tell_outcome(screen, status)
+        return outcome_code(status)
+    if status.state == "held":
+        screen.complain(f"{screen.err.paint('✗', 'red')} {run} is held again: {safe(status.reason)}")
+        screen.next_step(f"supctl status {run}")
+        return ExitCode.JOB_FAILED
+    mark = screen.err.paint("✓", "green")
+    took = span(boot_s() - began_s)
+    screen.tell(f"{mark} generation {status.generation} runs   {ranks_of(status)} ranks   {took}")
+    if screen.is_quiet:
+        screen.print(run)
+    return ExitCode.OK
 
 
 def tell_outcome(screen: Screen, run: RunStatus) -> None:
@@ -107,7 +141,7 @@ def tell_outcome(screen: Screen, run: RunStatus) -> None:
         screen.tell(f"{screen.err.paint('✓', 'green')} {text}")
         return
     screen.complain(f"{screen.err.paint('✗', 'red')} {text}")
-    if code is ExitCode.JOB_FAILED and run.incident is not None:
+    if code in (ExitCode.JOB_FAILED, ExitCode.NO_PROGRESS) and run.incident is not None:
         for line in incident_block(run.incident, screen.err):
             screen.complain(line)
     screen.next_step("supctl nodes" if run.lacked_nodes else f"supctl status {run.run}")

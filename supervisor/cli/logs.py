@@ -25,7 +25,7 @@ from protocol.text import some_of
 from supervisor.cli.arguments import RANKS_FORM, UsageError, add_job, add_json, duration_s
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.dedupe import Dedupe
-from supervisor.cli.follow import follow, outcome_code
+from supervisor.cli.follow import follow, output_code
 from supervisor.cli.grep import Grep
 from supervisor.cli.log_lines import safe
 from supervisor.cli.log_output import JsonLines, Lines, Raw, Show
@@ -93,7 +93,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with -f: hold lines back for so long, to put those of several nodes in order, like 500ms",
     )
     parser.add_argument(
-        "--exit-status", action="store_true", help="where the run is over, end with its outcome, as `supctl wait` does"
+        "--exit-status",
+        action="store_true",
+        help="where the run is over, end with its outcome, as `supctl wait` does; but with preemption.exit_code "
+        "where it was preempted",
     )
     parser.add_argument(
         "--path", action="store_true", help="where the files lie on this node, instead of what is in them"
@@ -136,7 +139,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         show.rule(f"{name} {show.run.state}{reason}")
     if not show.has_shown and (nothing := _nothing(arguments)):
         context.screen.tell(nothing)
-    return outcome_code(show.run) if arguments.exit_status and show.run.is_final else ExitCode.OK
+    return output_code(show.run) if arguments.exit_status and show.run.is_final else ExitCode.OK
 
 
 def _print_paths(

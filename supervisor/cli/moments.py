@@ -35,6 +35,31 @@ def moment_s(option: str, text: str, now_s: float) -> float:
         raise _unclear(option, text, f"is no time: {exc}") from None
 
 
+LATER_FORM = "02:30, 2026-12-01T02:30 or +3h"
+
+
+def later_s(option: str, text: str, now_s: float) -> float:
+    """The wall clock's seconds of `02:30[:00]` (when a clock here next shows that), of `+3h` or `in 3h`, or of a date
+    with time in RFC 3339, which is local where it names no zone. Raises UsageError, also where that has passed."""
+    if match := _CLOCK.fullmatch(text):
+        return _next_time(int(match[1]), int(match[2]), int(match[3] or 0), now_s)
+    from protocol.checks import MAX_DURATION_S, parse_duration_s  # only where a moment to come is given
+
+    if match := re.fullmatch(r"(?:\+|in )\s*(.+)", text):
+        try:
+            return now_s + parse_duration_s(match[1])
+        except ValueError as exc:
+            raise _unclear(option, text, f"is no time to come: {exc}", LATER_FORM) from None
+    if re.match(r"[0-9]{4}-", text):
+        then_s = moment_s(option, text, now_s)
+        if then_s < now_s:
+            raise _unclear(option, text, "has passed", LATER_FORM)
+        if then_s > now_s + MAX_DURATION_S:
+            raise _unclear(option, text, "is more than a year from now", LATER_FORM)
+        return then_s
+    raise _unclear(option, text, "is no time to come", LATER_FORM)
+
+
 def period(arguments: argparse.Namespace) -> tuple[float | None, float | None]:
     """What --since and --until say, beside --follow. Raises UsageError where they make no sense."""
     now_s = wall_s()
@@ -47,8 +72,8 @@ def period(arguments: argparse.Namespace) -> tuple[float | None, float | None]:
     return since_s, until_s
 
 
-def _unclear(option: str, text: str, problem: str) -> UsageError:
-    return UsageError(f"{option} {text!r} {problem}", f"write it like {FORM}")
+def _unclear(option: str, text: str, problem: str, form: str = FORM) -> UsageError:
+    return UsageError(f"{option} {text!r} {problem}", f"write it like {form}")
 
 
 def _last_time(hour: int, minute: int, second: int, now_s: float) -> float:
@@ -56,6 +81,15 @@ def _last_time(hour: int, minute: int, second: int, now_s: float) -> float:
     for days_ago in (0, 1):
         then_s = time.mktime((today.tm_year, today.tm_mon, today.tm_mday - days_ago, hour, minute, second, 0, 0, -1))
         if then_s <= now_s:
+            break
+    return then_s
+
+
+def _next_time(hour: int, minute: int, second: int, now_s: float) -> float:
+    today = time.localtime(now_s)
+    for days in (0, 1):
+        then_s = time.mktime((today.tm_year, today.tm_mon, today.tm_mday + days, hour, minute, second, 0, 0, -1))
+        if then_s >= now_s:
             break
     return then_s
 

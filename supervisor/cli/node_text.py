@@ -9,7 +9,8 @@ from supervisor.cli.moments import date_and_clock
 from supervisor.cli.render import age, fact_lines, painted, span, table
 from supervisor.cli.screen import Stream
 
-HEADS = ("NODE", "STATE", "JOB", "ADDRESS", "SUPD", "CLOCK", "SEEN", "NOTE")
+HEADS = ("NODE", "STATE", "JOB", "DEVICES", "FREE", "ADDRESS", "SUPD", "CLOCK", "SEEN", "NOTE")
+DEVICES, FREE = HEADS.index("DEVICES"), HEADS.index("FREE")
 RUN_HEADS = ("NODE", "STATE", "RANKS", "UP", "NOTE")
 
 NODES_SHOWN_MAX = 64
@@ -21,9 +22,11 @@ GIB = 1024**3
 
 
 def nodes_table(nodes: Sequence[NodeStatus], stream: Stream, *, is_wide: bool = False) -> list[str]:
-    """A line a node."""
+    """A line a node. Where it is narrow the addresses go first; where nothing is shared out, that is not shown."""
     rows = [HEADS, *(_row(node) for node in nodes)]
-    return table(rows, stream, is_wide=is_wide)
+    if all(row[DEVICES] == row[FREE] == "-" for row in rows[1:]):
+        rows = [(*row[:DEVICES], *row[FREE + 1 :]) for row in rows]
+    return table(rows, stream, is_wide=is_wide, spare=rows[0].index("ADDRESS"))
 
 
 def _row(node: NodeStatus) -> Sequence[str]:
@@ -33,12 +36,29 @@ def _row(node: NodeStatus) -> Sequence[str]:
         node.node,
         node.state,
         ",".join(jobs) or "-",
+        devices_of(node),
+        free_of(node),
         address_of(node),
         node.supd or "-",
         clock_of(node),
         age(node.seen_s),
         note,
     )
+
+
+def devices_of(node: NodeStatus) -> str:
+    """`8 H100 80GB HBM3`, `4 slots`, or both where they are not as many; `-` where there is nothing to share out."""
+    found = "" if node.devices == "none" else node.devices.replace("NVIDIA ", "")
+    if node.slots is None or (found and found.split()[0] == str(node.slots)):
+        return found or "-"
+    return ", ".join(filter(None, (found, f"{node.slots} slot{'' if node.slots == 1 else 's'}")))
+
+
+def free_of(node: NodeStatus) -> str:
+    """The slots that no job has; `?` where nobody answers, `-` where there is no limit."""
+    if node.free_slots is None:
+        return "-"
+    return "?" if node.state in ("unreachable", "lost") else str(node.free_slots)
 
 
 def address_of(node: NodeStatus) -> str:
@@ -114,6 +134,8 @@ def node_lines(node: NodeStatus, ranks: Mapping[str, Sequence[int]], stream: Str
         ("cpus", str(node.cpus or "")),
         ("memory", memory),
         ("devices", node.devices),
+        ("slots", "" if node.slots is None else f"{free_of(node)} of {node.slots} free"),
+        ("max jobs", str(node.max_jobs or "")),
     ]
     head = f"{node.node}  {painted(node.state, stream)}" + ("   hosts the coordinator" if node.is_host else "")
     return [head, *fact_lines(facts)]

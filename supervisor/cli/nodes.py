@@ -3,6 +3,8 @@
 `ready` answers and may have ranks, `standby` stands by for a run and has none. A runner that is not heard makes its
 node `suspect`; `unreachable` is one whose supd does not answer, or whose runner is heard only by way of another node
 (NOTE says which); `lost` is given up, by its lease or by an operator; `fenced` has ended its ranks for want of answers.
+`draining` is to be free, and takes no new work; `drained` is free, until `supctl undrain`; `excluded` is one that a job
+does without for a while, for its incidents. FREE is how many of its slots no job has (`[node] devices` in supd.toml).
 CLOCK is how far a node's clock was off the coordinator's when it joined; SEEN is how long ago it was heard.
 """
 

@@ -1,6 +1,6 @@
 """Ranks as text: the table of `supctl ps`, where many ranks that are alike are one line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
@@ -25,9 +25,20 @@ SORTS: dict[str, Callable[[RankStatus], float]] = {
 
 def ranks_table(ranks: Sequence[RankStatus], stream: Stream, *, is_folded: bool, is_wide: bool = False) -> list[str]:
     """A line a rank; or `is_folded`, a line for neighbours that are alike."""
+    return table([HEADS, *_rows(ranks, is_folded=is_folded)], stream, is_wide=is_wide)
+
+
+def jobs_table(
+    jobs: Mapping[str, Sequence[RankStatus]], stream: Stream, *, is_folded: bool, is_wide: bool = False
+) -> list[str]:
+    """The same of several jobs, by name."""
+    rows = [(name, *row) for name, ranks in jobs.items() for row in _rows(ranks, is_folded=is_folded)]
+    return table([("JOB", *HEADS), *rows], stream, is_wide=is_wide)
+
+
+def _rows(ranks: Sequence[RankStatus], *, is_folded: bool) -> list[Sequence[str]]:
     groups = _folded(ranks) if is_folded else [[rank] for rank in ranks]
-    rows = [_row(group[0]) if len(group) == 1 else _row_of_many(group) for group in groups]
-    return table([HEADS, *rows], stream, is_wide=is_wide)
+    return [_row(group[0]) if len(group) == 1 else _row_of_many(group) for group in groups]
 
 
 def _row(rank: RankStatus) -> Sequence[str]:

@@ -77,9 +77,11 @@ script = "train.py"
         "progress": "How the step of a rank is known.",
         "hang": "How long a rank may show no progress, and what happens then.",
         "checkpoint": "How a save is noticed.",
+        "preemption": "How it is known that a node will be taken away, and what follows.",
         "logs": "How the output of the ranks is kept: [docs/logs.md](logs.md).",
     },
     notes={
+        "restart": "How supd decides, with a table: [docs/restarts.md](restarts.md).",
         "run": "`env` and `env_file` cannot set what supd sets itself for every rank: "
         f"{', '.join(sorted(RESERVED_ENV))}, and whatever begins with {RESERVED_ENV_PREFIX}.",
         "hang": "How a program shows beats and phases: [docs/heartbeat.md](heartbeat.md). A limit that is passed is "

@@ -129,7 +129,22 @@ def logs_of(run: RunStatus) -> str:
 
 def restarts_of(run: RunStatus) -> str:
     """Restarts used, of those allowed."""
-    return f"{run.restarts_used} of {run.max_restarts}" if run.max_restarts >= 0 else f"{run.restarts_used} (no limit)"
+    return _of_limit(run.restarts_used, run.max_restarts)
+
+
+def budget_of(run: RunStatus) -> str:
+    """`3 of 10 restarts used, no-progress streak 0 of 3`; losses of nodes and runners where there were some, or there
+    is a limit."""
+    facts = [f"{restarts_of(run)} restarts used"]
+    if run.infra_used or run.max_infra_restarts >= 0:
+        facts.append(f"{_of_limit(run.infra_used, run.max_infra_restarts)} after losses")
+    if run.no_progress_limit:
+        facts.append(f"no-progress streak {run.streak} of {run.no_progress_limit}")
+    return ", ".join(facts)
+
+
+def _of_limit(used: int, limit: int) -> str:
+    return f"{used} of {limit}" if limit >= 0 else f"{used} (no limit)"
 
 
 def wait_of(run: RunStatus) -> str:
@@ -138,6 +153,12 @@ def wait_of(run: RunStatus) -> str:
         return ""
     left = "" if run.wait_left_s is None else f" ({span(run.wait_left_s)} left)"
     return f"waiting for {run.waiting_for}{left}"
+
+
+def plan_of(run: RunStatus) -> str:
+    """The planned change that is to come, and how long that can still take; "" for none."""
+    left = "" if run.plan_left_s is None else f" ({span(run.plan_left_s)} left)"
+    return f"{run.plan}{left}" if run.plan else ""
 
 
 def incident_block(incident: Incident, stream: Stream) -> list[str]:

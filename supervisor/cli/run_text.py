@@ -8,6 +8,7 @@ from protocol.text import some_of
 from supervisor.cli.log_lines import safe
 from supervisor.cli.render import (
     age,
+    budget_of,
     count,
     fact_lines,
     generation_of,
@@ -15,21 +16,21 @@ from supervisor.cli.render import (
     logs_of,
     nodes_of,
     painted,
+    plan_of,
     ranks_of,
     rate,
-    restarts_of,
     span,
     table,
     wait_of,
 )
 from supervisor.cli.screen import Stream
 
-HEALTHY = ("starting", "running", "succeeded")
+HEALTHY = ("pending", "starting", "running", "succeeded")
 """States that `supctl status --check` has nothing to say about."""
 
 HEADS = ("JOB", "STATE", "GEN", "RANKS", "NODES", "STEP", "RATE", "PROGRESS", "RESTARTS", "UP", "")
 
-STALLED_SHOWN_MAX = 5
+STALLED_SHOWN_MAX = EXCLUDED_SHOWN_MAX = 5
 
 
 def short_names(runs: Sequence[RunStatus]) -> list[str]:
@@ -86,10 +87,12 @@ def remark(run: RunStatus, name: str) -> str:
 
 
 def _why(run: RunStatus) -> str:
-    return safe(wait_of(run) or run.reason)
+    return safe(wait_of(run) or run.reason or plan_of(run))
 
 
 def _todo(run: RunStatus, name: str) -> str:
+    if run.state == "held":
+        return f"   → supctl resume {name}"
     return f"   → supctl status {name}" if run.state in ("failed", "stalled") else ""
 
 
@@ -110,13 +113,15 @@ def run_block(run: RunStatus, now_s: float, stream: Stream) -> list[str]:
     facts = [
         ("reason", "" if stalled else run.reason),
         ("waiting", wait_of(run).removeprefix("waiting ")),
+        ("plan", plan_of(run)),
         ("step", _progress(run)),
         ("phase", _phases(run.rank_list)),
         *(("" if number else "stalled", text) for number, text in enumerate(stalled)),
         ("saved", _saved(run)),
-        ("budget", f"{restarts_of(run)} restarts used"),
+        ("budget", budget_of(run)),
         ("nodes", some_of(run.nodes)),
         ("spares", some_of(run.spares)),
+        *(("" if number else "excluded", text) for number, text in enumerate(_excluded(run))),
         ("logs", logs_of(run)),
     ]
     lines += fact_lines(facts)
@@ -125,6 +130,11 @@ def run_block(run: RunStatus, now_s: float, stream: Stream) -> list[str]:
         ago = f", {span(max(now_s - wall_s, 0.0))} ago" if wall_s else ""
         lines += ["", f"last incident, #{run.incident.number}{ago}", *incident_block(run.incident, stream)]
     return lines
+
+
+def _excluded(run: RunStatus) -> list[str]:
+    more = len(run.excluded) - EXCLUDED_SHOWN_MAX
+    return [*run.excluded[:EXCLUDED_SHOWN_MAX], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _step(run: RunStatus) -> str:

@@ -1,8 +1,9 @@
 """Start a job; return when every rank of generation 0 has started.
 
 What stands behind `--` is appended to run.args, word for word. The job runs on without supctl: Ctrl-C only ends the
-looking on. Ends with 0 when it has started (with --follow: when it has succeeded), 4 if it failed, 75 if it failed for
-too few nodes, 5 if it was stopped, 78 if the job file has problems, 124 if --wait-timeout passed first.
+looking on. Ends with 0 when it has started (with --follow: when it has succeeded), 4 if it failed, 7 if it made no
+progress, 75 if it failed for too few nodes, 5 if it was stopped or preempted (with --follow: preemption.exit_code),
+78 if the job file has problems, 124 if --wait-timeout passed first.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from protocol.messages.control import Done, LogSelection, RunStatus, Start, Stat
 from supervisor.cli.arguments import add_changes, duration_s
 from supervisor.cli.client import ConnectionLost, Unavailable
 from supervisor.cli.context import Context, Detached
-from supervisor.cli.follow import WaitLine, follow, outcome_code, tell_outcome
+from supervisor.cli.follow import WaitLine, follow, outcome_code, output_code, tell_outcome
 from supervisor.cli.log_lines import safe
 from supervisor.cli.render import span
 from supervisor.cli.screen import Screen
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return ExitCode.TIMED_OUT
     if status.is_final:
         tell_outcome(screen, status)
-        return outcome_code(status)
+        return output_code(status) if arguments.follow else outcome_code(status)
     screen.tell(f"{status.job} is running   → supctl logs -f {status.job}")
     return ExitCode.OK
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.exit_code import ExitCode
-from protocol.messages.control import GetNodes, GetStatus, Nodes, RunStatus, Statuses
+from protocol.messages.control import GetNodes, GetStatus, Nodes, Outcome, RunStatus, Statuses
 from supervisor.cli.arguments import add_json, job_word
 from supervisor.cli.context import Context, Detached
 from supervisor.cli.node_text import run_nodes_table
@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     for one in found:
         context.screen.complain(f"{context.screen.err.paint('✗', 'red')} {finding_line(one)}")
     if found:
-        context.screen.next_step(f"supctl status {found[0].run}")
+        worst = min(found, key=lambda run: run.state in (Outcome.STOPPED, Outcome.PREEMPTED))
+        context.screen.next_step(f"supctl status {worst.run}")
     return ExitCode.FINDINGS if found else ExitCode.OK
 
 
@@ -92,7 +93,7 @@ def _text(arguments: argparse.Namespace, context: Context, name: str, runs: Sequ
     out = context.screen.out
     if name:
         lines = run_block(runs[0], wall_s(), out)
-        if runs[0].nnodes[1] == 1:
+        if runs[0].nnodes[1] == 1 or not (runs[0].nodes or runs[0].spares):
             return lines
         nodes = {node.node: node for node in context.client.ask(GetNodes(), Nodes).nodes}
         return [*lines, "", *run_nodes_table(runs[0], nodes, out, is_wide=arguments.wide)]

@@ -1,7 +1,7 @@
 """Wait until a run is running, finished or succeeded, or no longer can be.
 
-Ends with 0 when it is so, 4 if the run failed, 75 if it failed for too few nodes, 5 if it was stopped, 124 if
---timeout passed first. While supd is away the wait goes on.
+Ends with 0 when it is so, 4 if the run failed, 7 if it made no progress, 75 if it failed for too few nodes, 5 if it was
+stopped or preempted, 124 if --timeout passed first. While supd is away the wait goes on.
 """
 
 import argparse

@@ -75,7 +75,7 @@ def test_a_name_that_people_guess_is_the_command_they_mean(
         (["stauts"], "did you mean `status`?"),
         (["lst"], "did you mean"),
         (["quite-another"], "no command 'quite-another'"),
-        (["drain", "n1"], "no command 'drain'"),
+        (["cordon", "n1"], "no command 'cordon'"),
         ([""], "no command ''"),
         (["logs -f"], "no command 'logs -f'"),
         (["--bogus", "status"], "unrecognized arguments: --bogus"),

@@ -85,6 +85,7 @@ def test_what_supctl_knows_by_itself_needs_no_supd(supctl: Supctl, line: str, fo
         ("describe rank ", ["0", "1", "2", "3"]),
         ("describe rank 3 he", ["hello"]),
         ("describe n", ["node"]),
+        ("drain --at n", ["next-checkpoint", "now"]),
         ("logs hello ", []),
         ("logs bert --gen=", ["--gen=all", "--gen=-1", "--gen=0"]),
         ("ps nosuch -r ", []),
@@ -139,7 +140,7 @@ def test_files_are_offered_with_their_folder_and_folders_go_on(
 def test_the_kinds_of_events_are_those_that_are_documented() -> None:
     page = (ROOT / "docs" / "events.md").read_text()
     assert re.findall(r"^\| `([a-z._]+)`", page, re.MULTILINE) == list(KINDS)
-    assert KIND_GROUPS[:2] == ("generation.*", "incident.*")
+    assert KIND_GROUPS[:2] == ("change.*", "generation.*")
 
 
 def test_completion_imports_nothing_slow() -> None:

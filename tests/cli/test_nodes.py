@@ -1,6 +1,7 @@
 """`supctl nodes`, `describe node`, and the nodes of a run in `supctl status JOB`."""
 
 import json
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -78,14 +79,29 @@ def cells(text: str) -> list[list[str]]:
 def test_every_node_is_a_line(supctl: Supctl, daemon: Daemon) -> None:
     daemon(with_nodes())
     head, *rows = cells(supctl("nodes").out)
-    assert head == ["NODE", "STATE", "JOB", "ADDRESS", "SUPD", "CLOCK", "SEEN", "NOTE"]
+    assert head == ["NODE", "STATE", "JOB", "DEVICES", "FREE", "ADDRESS", "SUPD", "CLOCK", "SEEN", "NOTE"]
     assert rows == [
-        ["gpu-1", "ready", "hello", "10.0.0.1:29410", "0.1.0", "-", "-", "coordinator"],
-        ["gpu-2", "ready", "hello", "10.0.0.2:29410", "0.1.0", "+3ms", "0s"],
-        ["gpu-3", "standby", "hello", "10.0.0.3:29410", "0.1.0", "-2.5s", "0s", "slow-clock"],
-        ["gpu-4", "unreachable", "-", "[fd00::4]:29410", "0.1.0", "+3ms", "1m15s"],
+        ["gpu-1", "ready", "hello", "-", "-", "10.0.0.1:29410", "0.1.0", "-", "-", "coordinator"],
+        ["gpu-2", "ready", "hello", "8", "H100", "-", "10.0.0.2:29410", "0.1.0", "+3ms", "0s"],
+        ["gpu-3", "standby", "hello", "-", "-", "10.0.0.3:29410", "0.1.0", "-2.5s", "0s", "slow-clock"],
+        ["gpu-4", "unreachable", "-", "-", "-", "[fd00::4]:29410", "0.1.0", "+3ms", "1m15s"],
     ]
     assert supctl("nodes", "-q").out.split() == ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
+
+
+def test_what_jobs_share_of_a_node_is_shown_and_how_much_of_it_is_free(supctl: Supctl, daemon: Daemon) -> None:
+    fleet = (
+        a_node("gpu-1", devices="8 NVIDIA H100", slots=8, free_slots=0),
+        a_node("gpu-2", devices="8 NVIDIA H100", slots=4, free_slots=3),
+        a_node("gpu-3", devices="none", slots=1, free_slots=1),
+        a_node("gpu-4", devices="8 NVIDIA H100", slots=8, free_slots=8, state="lost"),
+    )
+    daemon(with_nodes(nodes=fleet))
+    columns = [re.split("  +", line)[3:5] for line in supctl("nodes").out.splitlines()]
+    assert columns == [["DEVICES", "FREE"], ["8 H100", "0"], ["8 H100, 4 slots", "3"], ["1 slot", "1"], ["8 H100", "?"]]
+    assert "3 of 4 free" in supctl("describe", "node", "gpu-2").out
+    shown = json.loads(supctl("nodes", "--json").out)["data"]["nodes"][1]
+    assert (shown["slots"], shown["free_slots"], shown["max_jobs"]) == (4, 3, None)
 
 
 def test_nodes_as_json_are_as_their_schema_says(supctl: Supctl, daemon: Daemon) -> None:

@@ -1,12 +1,13 @@
 """`supctl ps`: progress of the ranks, choosing and sorting them, and jobs of many ranks on few lines."""
 
 import json
+from collections.abc import Iterable
 
 import pytest
 
 from protocol.exit_code import ExitCode
-from protocol.messages.control import RankStatus
-from tests.cli.conftest import Daemon, Supctl, a_run, one_run
+from protocol.messages.control import Done, Failure, GetStatus, RankStatus, Request, Resolve, Statuses
+from tests.cli.conftest import Daemon, Script, Step, Supctl, a_run, one_run
 
 
 def a_rank(number: int, **more: object) -> RankStatus:
@@ -67,6 +68,45 @@ def test_many_ranks_that_ended_alike_are_one_line(supctl: Supctl, daemon: Daemon
     assert supctl("ps").out.splitlines()[1:] == [
         "0-19  n1    .      .    killed  -     -     SIGTERM (143)  -      20 ranks alike: stopped by supervisor"
     ]
+
+
+def two_runs(*, second: tuple[RankStatus, ...]) -> Script:
+    """A daemon with two active runs of which none is named, and one that is over."""
+    runs = (
+        a_run(run="hello@1a2b3c", job="hello", rank_list=(a_rank(0), a_rank(1))),
+        a_run(run="other@4d5e6f", job="other", rank_list=second, state="running" if second else "pending"),
+        a_run(run="old@777777", job="old", rank_list=(a_rank(0),), is_final=True),
+    )
+
+    def script(request: Request) -> Iterable[Step]:
+        match request:
+            case Resolve(word=""):
+                return [Failure(code="F103", message="several jobs are active", hint="", exit_code=2)]
+            case GetStatus(run=name):
+                return [Statuses(runs=tuple(run for run in runs if name in ("", run.run)))]
+            case _:
+                return [Done(run="hello@1a2b3c")]
+
+    return script
+
+
+def test_of_several_active_runs_of_which_none_is_named_all_ranks_are_shown(supctl: Supctl, daemon: Daemon) -> None:
+    daemon(two_runs(second=(a_rank(0, node="n2"),)))
+    rows = cells(supctl("ps").out)
+    assert rows[0][:3] == ["JOB", "RANK", "NODE"]
+    assert [row[:3] for row in rows[1:]] == [["hello", "0", "n1"], ["hello", "1", "n1"], ["other", "0", "n2"]]
+    assert supctl("ps", "-q").out.split() == ["1000", "1001", "1000"]
+    documents = [json.loads(line)["data"] for line in supctl("ps", "--json").out.splitlines()]
+    assert [(one["run"], len(one["ranks"])) for one in documents] == [("hello@1a2b3c", 2), ("other@4d5e6f", 1)]
+    assert [row[0] for row in cells(supctl("ps", "hello").out)] == ["RANK", "0", "1"]
+    assert supctl("ps", "-r", "0").code == ExitCode.USAGE
+
+
+def test_an_active_run_that_has_no_ranks_yet_is_told_of_below_the_others(supctl: Supctl, daemon: Daemon) -> None:
+    daemon(two_runs(second=()))
+    result = supctl("ps")
+    assert [row[0] for row in cells(result.out)] == ["JOB", "hello", "hello"]
+    assert "other@4d5e6f has no ranks yet (pending)" in result.err
 
 
 def test_what_programs_read_is_never_folded(supctl: Supctl, daemon: Daemon) -> None:

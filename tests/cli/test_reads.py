@@ -100,7 +100,7 @@ def test_status_of_a_job_shows_its_last_incident(supctl: Supctl, daemon: Daemon)
     daemon(one_run(a_run(incident=INCIDENT, restarts_used=2, saved_step=40)))
     lines = supctl("status", "hello").out.splitlines()
     assert lines[0].startswith("hello@1a2b3c  running   generation 0   4/4 ranks on 1/1 nodes   up ")
-    assert "  budget    2 of 10 restarts used" in lines
+    assert "  budget    2 of 10 restarts used, no-progress streak 0 of 3" in lines
     assert "  saved     step 40" in lines
     assert "  rank 1 on n1 (pid 12) exited with code 7" in lines
     assert lines[-2:] == ["  last lines of its stderr:", "    ┃ ValueError: �"]

@@ -98,6 +98,15 @@ def test_a_run_names_its_nodes_and_its_spares(supctl: Supctl, daemon: Daemon) ->
     assert "  nodes     gpu-1, gpu-2\n  spares    gpu-3\n" in out
 
 
+def test_each_node_that_a_run_does_without_for_a_while_has_a_line_and_of_many_some(
+    supctl: Supctl, daemon: Daemon
+) -> None:
+    daemon(one_run(a_run(excluded=tuple(f"n{i} (15 min more)" for i in range(7))), Nodes(nodes=())))
+    out = supctl("status", "hello").out
+    assert "  excluded  n0 (15 min more)\n            n1 (15 min more)\n" in out
+    assert "            n4 (15 min more)\n            and 2 more\n" in out
+
+
 def test_of_very_many_nodes_some_are_named(supctl: Supctl, daemon: Daemon) -> None:
     run = a_run(nodes=tuple(f"n{i}" for i in range(1000)), nnodes=(1000, 1000))
     daemon(one_run(run, Nodes(nodes=())))

@@ -155,6 +155,18 @@ def test_check_asks_about_the_newest_run_of_each_job(supctl: Supctl, daemon: Dae
     assert supctl("status", "--check").code == ExitCode.OK  # no runs: nothing is wrong with any
 
 
+def test_check_points_at_what_failed_rather_than_at_what_was_stopped(supctl: Supctl, daemon: Daemon) -> None:
+    stopped = a_run(run="hello@0", job="hello", state="stopped", is_final=True)
+    failed = a_run(run="other@1", job="other", state="failed", is_final=True)
+    daemon(one_after_another((stopped, failed)))
+    assert supctl("status", "--check").err.endswith("→ supctl status other@1\n")
+
+
+def test_a_run_on_several_nodes_that_has_none_yet_has_no_table_of_them(supctl: Supctl, daemon: Daemon) -> None:
+    daemon(one_run(a_run(state="pending", nnodes=(2, 2), nodes=(), waiting_for="2 nodes with 8 slots free")))
+    assert "NODE" not in supctl("status", "hello").out
+
+
 def test_the_variable_names_the_job_that_is_shown(
     supctl: Supctl, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

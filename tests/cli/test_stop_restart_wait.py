@@ -3,11 +3,11 @@
 import json
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from protocol.messages.control import (
-    REASON_MAX,
     Done,
     End,
     Failure,
@@ -20,6 +20,7 @@ from protocol.messages.control import (
     StopRun,
     Watch,
 )
+from protocol.messages.upkeep import REASON_MAX
 from supervisor.cli import follow, watching
 from tests.cli.conftest import NO_SUCH_RUN, Daemon, Script, Step, Supctl, a_run, one_run
 from tests.cli.json_check import problems
@@ -109,6 +110,30 @@ def test_several_active_runs_are_listed_by_the_daemon_and_the_choice_is_left_to_
     daemon(lambda _request: [several])
     result = supctl("stop")
     assert (result.code, "a@1, b@2" in result.err) == (2, True)
+
+
+def test_restart_with_another_job_file_hands_it_over_and_tells_of_it(
+    supctl: Supctl, daemon: Daemon, tmp_path: Path
+) -> None:
+    file = tmp_path / "next.toml"
+    file.write_text('name = "hello"')
+    states = [shown(state="restarting"), shown(state="running", generation=1)]
+    fake = daemon(scripted(a_run(), [Done(run=RUN, notes=("python /py",), warnings=("odd",))], states))
+    result = supctl("restart", "--reload", str(file), "--reason", "lr 2")
+    assert result.code == 0
+    assert f"✓ {RUN} has the job of {file}\n  python /py\n\nodd\n" in result.err
+    [asked] = [request for request in fake.requests if isinstance(request, RestartRun)]
+    assert asked.job is not None
+    assert (asked.job.job_file, asked.job.source, asked.reason) == (b'name = "hello"', str(file), "lr 2")
+
+
+def test_another_job_file_and_a_node_to_leave_out_exclude_each_other_and_a_file_has_to_be_there(
+    supctl: Supctl, daemon: Daemon
+) -> None:
+    assert supctl("restart", "--reload", "x.toml", "--without", "b").code == 2
+    fake = daemon(scripted(a_run(), [], []))
+    assert supctl("restart", "--reload", "/nowhere/x.toml").code == 78
+    assert not [request for request in fake.requests if isinstance(request, RestartRun)]
 
 
 def test_restart_returns_when_the_next_generation_runs(supctl: Supctl, daemon: Daemon) -> None:

@@ -21,11 +21,15 @@ LISTED: dict[str, tuple[str, ...]] = {
         "backoff to launching",
         "backoff to stopped",
         "forming to failed",
+        "forming to preempted",
         "forming to launching",
         "forming to stopped",
+        "held to forming",
+        "held to launching",
         "launching to backoff",
         "launching to failed",
         "launching to forming",
+        "launching to held",
         "launching to running",
         "launching to stopping",
         "launching to succeeded",
@@ -38,7 +42,9 @@ LISTED: dict[str, tuple[str, ...]] = {
         "stopping to backoff",
         "stopping to failed",
         "stopping to forming",
+        "stopping to held",
         "stopping to launching",
+        "stopping to preempted",
         "stopping to stopped",
         "stopping to succeeded",
     ),
@@ -79,8 +85,16 @@ LISTED: dict[str, tuple[str, ...]] = {
         "message lost on a cut link",
         "node cut off",
         "node deaf or mute",
+        "nodes are given notice at once",
+        "notice is withdrawn",
+        "operator drains",
+        "operator drains at a time",
+        "operator drains now",
         "operator gives a node for lost",
+        "operator reloads",
         "operator restarts",
+        "operator resumes",
+        "operator scales",
         "operator restarts twice",
         "operator restarts without a node",
         "operator starts another run",
@@ -88,13 +102,16 @@ LISTED: dict[str, tuple[str, ...]] = {
         "operator stops in a backoff",
         "operator stops now",
         "operator stops twice",
+        "operator undrains",
         "rank could not be spawned",
+        "rank does not answer the pre-signal",
         "rank dies of another's death",
         "rank fails as it starts",
         "rank ignores the stop signal",
         "runner and guard killed",
         "runner could not be started",
         "runner dismissed",
+        "runner is given notice",
         "runner killed",
         "runner killed after it reports another part",
         "runner killed after its ranks have finished",
@@ -102,6 +119,7 @@ LISTED: dict[str, tuple[str, ...]] = {
         "slow write",
         "stranger",
         "stranger speaks as a runner",
+        "supd is sent a notice",
         "supd killed",
         "supd killed before it forgets a runner",
         "supd killed in a write",
@@ -150,6 +168,7 @@ LISTED: dict[str, tuple[str, ...]] = {
         "stopping to stopped",
     ),
     "passed on": ("answer",),
+    "planned": ("drain", "grow", "nodes are taken away", "scale"),
     "refused": (
         "F301",
         "F302",
@@ -158,19 +177,25 @@ LISTED: dict[str, tuple[str, ...]] = {
         "F305",
         "F306",
         "move while the old host lives, or may",
+        "upkeep of a node that is not known",
         "restart without a node that the run needs",
         "word of a coordinator that was replaced",
     ),
     "run": (
         "failed",
+        "preempted",
         "stopped",
         "succeeded",
     ),
+    "shared": ("node",),
     "taken": (
         "epoch of another coordinator",
         "generation of a runner that was ahead",
+        "last resort",
+        "node that is excluded",
         "host that gives way",
         "node that is lost",
+        "run that waits for slots",
         "run that was not known",
         "runner gone that was not heard",
         "second stop",
@@ -184,6 +209,7 @@ LISTED: dict[str, tuple[str, ...]] = {
 
 NEVER = frozenset(
     {
+        "coordinator: held to stopped",
         "ignored: failed start where a runner is",
         "refused: host that was replaced",
         "refused: order of a coordinator that was replaced",
@@ -197,7 +223,8 @@ NEVER = frozenset(
 starts none while it has one whose end is not settled: only a report that was on its way for very long may show it. A
 host gives way, or begins a higher epoch, before it answers who has heard of a higher one: a word of a lower epoch needs
 one that was held back while, on the same connection, a runner raised the epoch (once in 500 seeds; a story of
-test_losses.py has both). The others need a journal that is lost, and most runners lost as well."""
+test_losses.py has both). A run that is held is seldom stopped before it is let go on. The others need a journal that
+is lost, and most runners lost as well."""
 
 EXPECTED = tuple(f"{kind}: {name}" for kind, names in LISTED.items() for name in names)
 

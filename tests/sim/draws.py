@@ -11,6 +11,7 @@ from protocol.job import JobSpec, ProgressTable, RendezvousTable, RestartTable, 
 from protocol.timing import DEFAULTS, KILL_S
 from tests.sim.cuts import both_ways
 from tests.sim.network import CALM, Weather
+from tests.sim.plans import add_plans
 from tests.sim.setup import (
     AIMED,
     BLINKS,
@@ -37,6 +38,12 @@ def draw(rng: random.Random, nodes: Nodes | None = None) -> Setup:
     kinds = ("rough",) * 7 + ("cuts",) * 3 + ("words",) * 2 + ("gentle",) * 2 + ("alone", "ending") + ("steady",) * 2
     kind = rng.choice(kinds)
     return _draw_steady(rng, nodes) if kind == "steady" else _draw_rough(rng, kind, nodes)
+
+
+def setup_of(seed: int, rng: random.Random, nodes: Nodes | None = None) -> Setup:
+    """All that a seed draws; `rng` is its main stream of chance, from which a world goes on."""
+    setup = add_plans(draw(rng, nodes), random.Random(f"plans of {seed}"))
+    return add_moves(setup, random.Random(f"moves of {seed}"))
 
 
 def add_moves(setup: Setup, rng: random.Random) -> Setup:
@@ -85,6 +92,7 @@ def _draw_rough(rng: random.Random, kind: str, nodes: Nodes | None) -> Setup:
             backoff_s=rng.choice((0.0, 0.5, 2.0)),
             backoff_max_s=4.0,
             stable_after_s=rng.choice((5.0, 600.0)),
+            exclude_node_after=0,  # the rules about waiting for nodes know of none that is left out
             start_after_s=rng.choice((0.5, 3.0)),
             on_startup_failure=rng.choice(("fail", "restart", "restart")),
             never_on_exit=rng.choice(((), (), (77,))),

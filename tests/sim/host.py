@@ -3,16 +3,17 @@
 It plays what supervisor/daemon/{jobs,nodes,members}.py do around them, and nothing outlives it but the journal.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from protocol import fleet_events as f
 from protocol import node_orders as o
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import (
+    FINAL,
     Ask,
+    Blame,
     Effect,
     Event,
     Heard,
@@ -20,8 +21,9 @@ from protocol.coordinator_events import (
     Note,
     Opened,
     Persist,
+    Phase,
+    Reloaded,
     RestartRequested,
-    Roster,
     RunnerFailed,
     RunnerGone,
     RunRecord,
@@ -30,7 +32,8 @@ from protocol.coordinator_events import (
     Tick,
     Want,
 )
-from protocol.fleet import Fleet, may_live_on
+from protocol.fleet import Fleet, may_live_on, nodes_in_use
+from protocol.grants import Told
 from protocol.job import Job
 from protocol.messages.control import RunStatus
 from protocol.messages.fleet import Join, Joined, NodeReport, RunnerBuried
@@ -40,6 +43,7 @@ from protocol.view import run_status
 from tests.sim.kernel import Act, Loop, Process, Write
 from tests.sim.network import Connection
 from tests.sim.setup import Setup
+from tests.sim.sharing import Sharing
 from tests.sim.watchers import Watcher
 
 START_S = 0.01
@@ -84,7 +88,9 @@ class Run:
     name: str
     machine: Coordinator
     loop: Loop
+    is_settled: bool  # it is over, and that is on disk
     connections: dict[str, Connection] = field(default_factory=dict)  # by incarnation
+    told: Told = field(default_factory=Told)
 
 
 class Host:
@@ -114,6 +120,7 @@ class Host:
         self._write = write
         self._draw = draw
         self._setup = setup
+        self.is_reloading = False  # another revision of a job is on its way to the disk
         self._accepting: set[str] = set()  # runs that are on their way to the disk
         self._greeted: set[str] = set()  # runners that know our epoch from us
         self._links: dict[f.Link, Connection] = {}
@@ -122,8 +129,10 @@ class Host:
         self._orders = o.NodeOrders(self.epoch)
         self._nodes = Fleet(own, self.epoch, self._seated)
         self._table = Loop(process, self._nodes, self._perform_table, f.Tick())
+        self._sharing = Sharing(process, self.runs, self._nodes.roster)
+        self._in_use: frozenset[str] = frozenset()
         watcher.table.on_begun()
-        self._table.put(f.Opened(tuple(journal.nodes.values())))
+        self._table.put(f.Opened(tuple(journal.nodes.values()), self._wall_s))
         for run in journal.runs:
             self.take_up(run)
         process.after(LOOK_S, self._look)
@@ -143,9 +152,10 @@ class Host:
             keeps_isolated=self._setup.keeps_isolated,
         )
         loop = Loop(self.process, _Seen(name, machine, self), lambda e: self._perform(run, e), Tick())
-        run = self.runs[name] = Run(name, machine, loop)
+        run = self.runs[name] = Run(name, machine, loop, is_settled=machine.is_final)
         loop.put(Opened())
-        loop.put(self._roster(name))
+        if job.revision > self.journal.runs[name].revision:  # it was on disk, and the machine had not heard of it
+            loop.put(Reloaded(job.spec, job.revision, "me"))
 
     def accept(self, job: Job, then: Act) -> None:
         """An operator's start, which may be asked for again; `then` is what they are told, once it is on disk."""
@@ -171,7 +181,30 @@ class Host:
         write.commit()
         if self.process.is_alive:  # else it was killed in that write
             self.take_up(run)
+            self._sharing.tell(run)
             then()
+
+    def reload(self, run: str, job: Job, then: Act) -> None:
+        """An operator wants a run to go on with another revision of its job: that is on disk first."""
+        self.is_reloading = True
+        write = self._write(lambda: self.journal.jobs.update({run: job}))
+        self.process.writes.append(write)
+        self.process.after(write.takes_s, lambda: self._reloaded(run, job, write, then))
+
+    def _reloaded(self, run: str, job: Job, write: Write, then: Act) -> None:
+        self.is_reloading = False
+        self.process.writes.remove(write)
+        write.commit()
+        if self.process.is_alive:
+            self.runs[run].loop.put(Reloaded(job.spec, job.revision, "me"), then)
+
+    def keep_up(self, event: f.DrainRequested | f.UndrainRequested, then: Act) -> None:
+        """An operator wants a node free, or used again; `then` as in `ask`."""
+        if self._nodes.record_of(event.node) is None:
+            self.process.clock.seen["refused: upkeep of a node that is not known"] += 1
+            return
+        self._table.put(event, then)
+        self._sharing.heed()
 
     def ask(self, run: str, event: Event, then: Callable[[], None]) -> None:
         """An operator's wish; `then` is what the operator is told, once it is on disk."""
@@ -216,7 +249,7 @@ class Host:
     def _perform(self, run: Run, effect: Effect) -> Write | None:
         match effect:
             case Persist(record):
-                return self._write(lambda: self._commit(run.name, record))
+                return self._write(lambda: self._commit(run, record))
             case Send(node, incarnation, answer, via):
                 self.watcher.on_sent(run.name, run.machine, effect)
                 self._say(run, via or incarnation, AnswerFor(node, incarnation, answer) if via else answer)
@@ -226,8 +259,12 @@ class Host:
             case Want(nodes):
                 self.watcher.on_wanted(run.name, run.machine, nodes)
                 self._manage(o.Wanted(run.name, nodes))
+                self._sharing.share()
+                self._see_seats()
             case Note():
                 self.watcher.on_noted(run.name, effect)
+            case Blame(node):
+                self._table.put(f.Troubled(node, self._wall_s))
         return None
 
     @staticmethod
@@ -237,20 +274,30 @@ class Host:
         if connection is not None:
             connection.send_down(message)
 
-    def _commit(self, name: str, record: RunRecord) -> None:
-        self.journal.runs[name] = record
-        self.watcher.on_persisted(name, record)
+    def _commit(self, run: Run, record: RunRecord) -> None:
+        self.journal.runs[run.name] = record
+        self.watcher.on_persisted(run.name, record)
+        run.is_settled = record.phase in FINAL
+        if self.process.is_alive and record.phase is not Phase.STOPPING:
+            self._sharing.share()
+            self._see_seats()
 
     # --- nodes ---------------------------------------------------------------------------------------------------
 
     def _seated(self, node: str) -> str:
         return next((run.name for run in self.runs.values() if may_live_on(node, run.machine)), "")
 
-    def _roster(self, name: str) -> Roster:
-        """The nodes, as this run sees them."""
-        others = [run.machine for run in self.runs.values() if run.name != name and not run.machine.is_final]
-        busy = Counter(node for machine in others for node in machine.seats)
-        return Roster(tuple(replace(node, other_runs=busy[node.name]) for node in self._nodes.roster()))
+    @property
+    def _wall_s(self) -> float:
+        return self.process.clock.now_s
+
+    def _see_seats(self) -> None:
+        """Runs may have ranks on other nodes than before."""
+        active = [run.machine for run in self.runs.values() if not run.machine.is_final]
+        in_use = frozenset(node for machine in active for node in nodes_in_use(machine))
+        if in_use != self._in_use:
+            self._in_use = in_use
+            self._table.put(f.Seated(in_use))
 
     def _perform_table(self, effect: f.Effect) -> Write | None:
         match effect:
@@ -273,8 +320,7 @@ class Host:
                 if link in self._links:
                     self._links[link].close()
             case f.RosterChanged():
-                for run in list(self.runs.values()):
-                    run.loop.put(self._roster(run.name))
+                self._sharing.share()
             case Note():
                 pass
         return None
@@ -326,6 +372,8 @@ class Host:
         self.watcher.table.on_reported(guest.number, report.number, is_overtaken=is_overtaken)
         if is_overtaken:
             self.process.clock.seen["ignored: report of a node that a newer one overtook"] += 1
+        if report.signals != self._nodes.signals_of(guest.node):
+            self._table.put(f.Signalled(None if is_own else guest.number, report.signals))
         self._manage(o.Reported(guest.node, report))
 
     # --- connections ---------------------------------------------------------------------------------------------
@@ -343,7 +391,7 @@ class Host:
                 self._own_link = number
                 self._admit(connection, Joined(version=1, epoch=self.epoch, host=self._own))
             else:
-                self._table.put(f.Asked(number, hello, self.process.clock.now_s))
+                self._table.put(f.Asked(number, hello, self._wall_s))
             return
         connection.guest = Guest(number, hello.node, hello)
         if hello.epoch > self.epoch or (hello.epoch == self.epoch and hello.incarnation not in self._greeted):

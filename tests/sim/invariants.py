@@ -15,9 +15,11 @@ from protocol.coordinator_events import (
     Opened,
     Phase,
     RestartRequested,
+    ResumeRequested,
     RunnerFailed,
     RunnerGone,
     RunRecord,
+    ScaleRequested,
     Send,
     StopRequested,
 )
@@ -30,13 +32,18 @@ from protocol.timing import KILL_S
 from tests.sim import coverage
 from tests.sim.host import Journal
 from tests.sim.kernel import Clock
+from tests.sim.plan_rules import PlanRules
 from tests.sim.runner import Machine, Runner
 from tests.sim.setup import PHASE, Setup
+from tests.sim.slot_rules import SlotRules
 from tests.sim.step_rules import StepRules, is_given
 from tests.sim.table_rules import TableRules
 from tests.sim.truth import Facts, Truth
 from tests.sim.waiting_rules import WaitingRules
 from tests.sim.workers import Crew, Worker
+
+RELEASED = 2**40, 2
+"""The highest level of an order."""
 
 
 class Invariants(Facts):
@@ -48,6 +55,8 @@ class Invariants(Facts):
         self.on_moment: Callable[[str, object], None] = lambda moment, whom: None
         self._steps = StepRules(self)
         self._waits = WaitingRules(self)
+        self._plans = PlanRules(self)
+        self._slots = SlotRules(self)
 
     # --- workers -------------------------------------------------------------------------------------------------
 
@@ -75,6 +84,8 @@ class Invariants(Facts):
         ranks = truth.spawned[worker.generation]
         assert worker.rank not in ranks, f"R2: {who} is there twice"
         assert worker.generation >= max(truth.spawned), f"R3: {who} after a later generation"
+        self._plans.on_spawned(worker)
+        self._slots.on_spawned(worker)
         ranks[worker.rank] = worker
         truth.living.append(worker)
 
@@ -86,9 +97,18 @@ class Invariants(Facts):
             truth.ended_s = self.clock.now_s
         assert not self.must_go_on, f"R6: rank {worker.rank} of generation {worker.generation} on {worker.node} ends"
 
+    def on_saved(self, worker: Worker) -> None:
+        """A rank has written a checkpoint."""
+        self.runs[worker.run].wishes.saves[worker.generation].append(self.clock.now_s)
+
     def on_fenced(self, crew: Crew) -> None:
         """A lease is over, as a runner or its guard sees it."""
         self.runs[crew.run].fenced.add((crew.generation, crew.node))
+
+    def on_supd_started(self, node: str) -> None:
+        """Another start of a node's supd: what the one before was sent is over."""
+        self.nodes.noticed.pop(node, None)
+        self.nodes.lifted_s[node] = self.clock.now_s
 
     def on_frozen(self, machine: Machine) -> None:
         """A whole machine stands still. What has overlapped is gone once its guards have read the clock."""
@@ -145,7 +165,7 @@ class Invariants(Facts):
 
     def on_accepted(self, run: str) -> None:
         """A run is in the journal."""
-        self.runs[run] = Truth()
+        self.runs[run] = Truth(accepted_s=self.clock.now_s)
 
     def on_started(self, run: str) -> None:
         """An operator was told that a start was accepted."""
@@ -159,6 +179,8 @@ class Invariants(Facts):
                 truth.gathers_since_s = now_s
                 truth.offered.clear()
                 truth.phase, truth.number = machine.phase, machine.generation
+                if not machine.is_final:  # who was let go by the one before, and has not heard of that, may stay
+                    truth.orders = {who: level for who, level in truth.orders.items() if level < RELEASED}
             case Heard(_, incarnation, renewal):
                 self.unknown.discard(incarnation)
                 if renewal.assignment is not None:
@@ -177,10 +199,20 @@ class Invariants(Facts):
                 truth.gathers_since_s = now_s
             case _:
                 pass
+        self._plans.on_event(run, machine, event)
         coverage.of_event(self.clock.seen, machine, event)
+
+    def may_wait(self, run: str) -> bool:
+        """Whether other runs have what a run needs."""
+        return self.setup.slots is not None and not self._slots.is_starved(run)
+
+    def owes(self, run: str, record: RunRecord) -> list[str]:
+        """Nodes that a run is to leave, and could, and has not left."""
+        return list(self._plans.owes(run, record))
 
     def on_looked(self, run: str, machine: Coordinator, status: RunStatus, now_s: float) -> None:
         """Somebody has looked at a run."""
+        self._slots.on_looked(run, is_pending=machine.rendezvous.lacks_slots)
         self._waits.on_looked(run, machine, status)
         self._waits.on_silence(run, machine, status, now_s)
 
@@ -208,8 +240,9 @@ class Invariants(Facts):
 
     def on_wanted(self, run: str, machine: Coordinator, nodes: frozenset[str]) -> None:
         """Runners are asked for on nodes that the job may have, and on no more than it can use."""
-        table = self.setup.spec.topology
-        assert len(nodes) <= table.nnodes[1], f"wants {sorted(nodes)} for at most {table.nnodes[1]} nodes"
+        record = self.record_of(run)
+        most = (record.nnodes or self.spec_of(run, record).topology.nnodes)[1]
+        assert len(nodes) <= most, f"wants {sorted(nodes)} for at most {most} nodes"
         for node in nodes:
             assert self.may_have(node), f"wants a runner on {node}, which the job excludes"
         if machine.phase is Phase.FORMING:
@@ -234,7 +267,7 @@ class Invariants(Facts):
             case Stop(generation):
                 level = (generation, 1)
             case Release():
-                level = (2**40, 2)
+                level = RELEASED
             case Tell():
                 return  # it knows better
         if send.incarnation in truth.lost_runners:
@@ -315,5 +348,7 @@ class Invariants(Facts):
                         truth.must_leave = without or truth.must_leave
                 elif record.phase in (Phase.FORMING, Phase.BACKOFF):
                     truth.must_leave = without
+            case ScaleRequested() | ResumeRequested():
+                self._plans.on_told(run, event)
             case _:
                 raise AssertionError(event)

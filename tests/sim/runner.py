@@ -10,6 +10,7 @@ from protocol.member_events import (
     Answered,
     AskWords,
     Clear,
+    Cleared,
     Dismissed,
     Effect,
     End,
@@ -21,13 +22,18 @@ from protocol.member_events import (
     Linked,
     Look,
     Looked,
+    LookForDone,
+    LookForSave,
     LookUpOffer,
     Meet,
+    Noticed,
     Offered,
     Persist,
     Questioned,
     Reached,
     Renew,
+    Saved,
+    SeenDone,
     Signal,
     Spawn,
     Testify,
@@ -53,6 +59,7 @@ from protocol.messages.witness import PassedOn, PassOn, ToRunnerPeer, Word, Word
 from protocol.versions import VERSIONS
 from tests.sim.guard import Guard, Page
 from tests.sim.kernel import BootClock, Clock, Loop, Process, Write
+from tests.sim.marker import Saves
 from tests.sim.network import Line, Network, Server, address_of
 from tests.sim.peers import Peers
 from tests.sim.workers import Crew, Onlooker, Program, Worker
@@ -70,7 +77,7 @@ class Machine(Process):
         self.place = place
         self.records: dict[str, Renewal] = {}  # incarnation -> what a runner has put on disk
         self.runners: dict[str, Runner] = {}  # whose lock is held, or whose tree is not swept
-        self.nproc = 1
+        self.nproc = 1  # ranks that it offers; 0: as many as the job says
         self.digest: dict[str, str] = {}
         self.busy_until_s = 0.0  # its devices are somebody else's
         self.is_broken = False  # it can run no rank
@@ -121,6 +128,7 @@ class Runner(Process):
         self.incarnation = incarnation
         self.member: Member | None = None  # until it has heard what its job is
         self.crew = Crew(machine, onlooker, program, run, machine.name, incarnation, self.put, on_death)
+        self.saves = Saves(program.marker)
         self.page = Page()
         self._network = network
         self._onlooker = onlooker
@@ -156,6 +164,8 @@ class Runner(Process):
     def _put(self, event: object) -> None:
         if self._loop is not None and self.member is not None:
             before = self.member.part
+            if isinstance(event, Cleared):  # before that is told, all that was saved is
+                self._tell_save(self.saves.look(event.generation))
             self._loop.put(event)
             if self.member.part is not before:
                 self._onlooker.on_part(self, before, self.member.part)
@@ -223,8 +233,10 @@ class Runner(Process):
 
     def _begin(self, job: Job) -> None:
         if self.member is None:
-            self._job = job
-            self.member = Member(job.spec, self.now_s, orphan_wait_s=ORPHAN_WAIT_S, linger_s=LINGER_S)
+            self._job, self.crew.revision = job, job.revision
+            self.member = Member(
+                job.spec, self.now_s, orphan_wait_s=ORPHAN_WAIT_S, linger_s=LINGER_S, revision=job.revision
+            )
             self._loop = Loop(self, self.member, self._perform, Tick())
 
     def _give_up_unmet(self) -> None:
@@ -242,6 +254,14 @@ class Runner(Process):
                 self._later(Looked(generation, live))
             case Inspect(generation):
                 self._later(Inspected(generation, {}))
+            case LookForSave(generation, settles=True):
+                takes_s = self.clock.rng.uniform(0.0, 0.02)
+                return Write(takes_s, lambda: self._tell_save(self.saves.look(generation, is_new=False)))
+            case LookForSave(generation):
+                self.after(self.clock.rng.uniform(0.0, 0.02), lambda: self._tell_save(self.saves.look(generation)))
+            case LookForDone(generation):
+                living = {n: worker for n, worker in self.crew.workers.items() if worker.is_there}
+                self._later(SeenDone(generation, {n: 1 if one.is_done else None for n, one in living.items()}))
             case Signal(rank, number):
                 self.crew.signal(rank, number)
             case KillAll():
@@ -280,12 +300,17 @@ class Runner(Process):
         self.tell("spawns g{} ranks {}+{}", assignment.generation, assignment.first_rank, assignment.nproc)
         is_held = self.page.until_s is not None and self.page.until_s > self.now_s
         assert is_held is bool(assignment.witnesses), f"R1: {self.incarnation} spawns, and its guard knows {self.page}"
+        self._tell_save(self.saves.begin(assignment.generation))
         self.crew.launch(assignment)
 
     def _hold(self, until_s: float | None) -> None:
         was_held, self.page.until_s = self.page.until_s is not None, until_s
         if not was_held:
             self.guard.poke()
+
+    def _tell_save(self, saved: Saved | None) -> None:
+        if saved is not None and self._loop is not None:
+            self._loop.put(saved)
 
     def _later(self, event: object) -> None:
         self.after(0.0, lambda: self.put(event))
@@ -296,11 +321,27 @@ class Runner(Process):
     def _offer(self, not_port: int | None) -> Offer:
         machine, address, witness_port = self.machine, address_of(self.machine.name), self.peers.port
         if machine.is_broken:
-            return Offer(slots=0, address=address, port=0, problem="no device")
+            return Offer(slots=0, address=address, port=0, problem="no device", knows_devices=True)
         if self.clock.now_s < machine.busy_until_s:
-            return Offer(slots=0, address=address, port=0, waits_for=f"devices of {machine.name}")
+            waits_for = f"devices of {machine.name}"
+            return Offer(slots=0, address=address, port=0, waits_for=waits_for, knows_devices=True)
         port = self.clock.rng.choice([p for p in (5001, 5002, 5003) if p != not_port])
-        return Offer(slots=machine.nproc, address=address, port=port, digest=machine.digest, witness_port=witness_port)
+        slots = machine.nproc or self._nproc
+        return Offer(
+            slots=slots,
+            address=address,
+            port=port,
+            digest=machine.digest,
+            witness_port=witness_port,
+            knows_devices=True,
+        )
+
+    @property
+    def _nproc(self) -> int:
+        """What its job says."""
+        nproc = self.member.spec.topology.nproc_per_node if self.member is not None else 0
+        assert isinstance(nproc, int), "an offer of as many ranks as nobody knows"
+        return nproc
 
     def _end(self) -> None:
         """It has nothing left to do: an orderly end, and its guard's after it."""
@@ -312,6 +353,11 @@ class Runner(Process):
         self.guard.poke()
 
     # --- what happens to it --------------------------------------------------------------------------------------
+
+    def notice(self, why: str) -> None:
+        """Its node is about to be taken away, as it has heard; "": it is not any more."""
+        self.tell("is told: {}", why or "no notice any more")
+        self.put(Noticed(why))
 
     def dismiss(self) -> None:
         """SIGTERM, by somebody who is not the coordinator."""

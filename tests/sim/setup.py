@@ -118,6 +118,12 @@ BESIDE = (
 )
 """What may happen beside that: nothing that separates the two."""
 
+NOTICE = ("SIGUSR2", "SIGTERM")
+"""Signals that are a notice, where the job lists any."""
+
+LOST = ("journal put back", "journal lost", "machine off, and its disk wiped", "stranger", MOVE)
+"""What does not happen where operators want changes: nobody could say what they have wanted, or of whom."""
+
 PHASE = "a run goes on to another phase"
 
 FORGETFUL = "supd killed before it forgets a runner"
@@ -142,6 +148,15 @@ USUAL_S = {
     "operator starts another run": 60.0,
 }
 """How far apart such things are where it is not 15 s."""
+
+
+@dataclass(frozen=True)
+class Further:
+    """A run beside the first one."""
+
+    at_s: float  # when it is started
+    spec: JobSpec
+    trains_s: float | None  # as in Program
 
 
 @dataclass
@@ -177,6 +192,10 @@ class Setup:
     must_go_on: bool = False  # whatever happens, no generation may end of it (R6)
     is_gentle: bool = False  # only ranks come to harm
     stops_at_end: str = "stop"  # how runs end that do not end by themselves: "stop" or "now"
+    slots: tuple[str, ...] | None = None  # of each node; None: no limit
+    max_jobs: int = 0  # on a node at once; 0: no limit
+    plans: tuple[str, ...] = ()  # what operators and machines want beside the usual
+    further: tuple[Further, ...] = ()  # in the order in which they are started
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -188,14 +207,29 @@ class Setup:
         """What may happen soon after a run has gone on to another phase."""
         is_rough = not self.is_gentle and self.every_s.keys() - set(SILENCES)
         kinds = RATES if is_rough else SILENCES if not self.is_gentle else GENTLE
-        return tuple(what for what in kinds if what not in USUAL_S)
+        left_out = {*USUAL_S, *(LOST if self.plans else ())}
+        return (*(what for what in kinds if what not in left_out), *self.plans, *self.plans)
 
     def job(self, run: str) -> Job:
         """The job as it was submitted."""
         submitter = Submitter(
             folder="/", source="j", python="p", env={}, limits={}, umask=0, user="me", allow_mixed=self.allow_mixed
         )
-        return Job(run=run, spec=self.spec, submitter=submitter)
+        return Job(run=run, spec=self.spec_of(run), submitter=submitter)
+
+    def spec_of(self, run: str) -> JobSpec:
+        """What a run was started with."""
+        further = self._further(run)
+        return self.spec if further is None else further.spec
+
+    def trains_s(self, run: str) -> float | None:
+        """How long its ranks train; None: for ever."""
+        further = self._further(run)
+        return self.program.trains_s if further is None else further.trains_s
+
+    def _further(self, run: str) -> Further | None:
+        number = int(run.rpartition("@")[2])
+        return self.further[number - 2] if 2 <= number <= len(self.further) + 1 else None
 
 
 def twin_of(name: str) -> str:

@@ -5,23 +5,25 @@ import msgspec
 from protocol.case import INFRASTRUCTURE
 from protocol.coordinator_events import FINAL, Phase, RunRecord, Seat
 from protocol.ids import NO_GENERATION
+from protocol.job import TopologyTable
 from protocol.messages.member import Assignment
-from protocol.rendezvous import ATTEMPTS_MAX
-from protocol.restart import LOST_IN_A_ROW_MAX
+from protocol.pool import ATTEMPTS_MAX
+from protocol.restart import CAUSE_IN_A_ROW_MAX
 from protocol.timing import DRIFT
 from tests.sim.network import CALM
+from tests.sim.plan_rules import PlanRules
 from tests.sim.setup import OFF_S
-from tests.sim.truth import HELPED_S, Facts, Truth, world_size
+from tests.sim.slot_rules import SlotRules
+from tests.sim.truth import HELPED_S, WRITING_S, Facts, Truth, world_size
+
+TOLD_S = 7.0
+"""How much later than written a checkpoint may be told of."""
 
 LAST_CALL_LEAST_S = 2.0
 """Where a job waits for less at last call, a node may miss it."""
 
 TELLING_S = 0.3
 """How long it takes until the end of a rank is told, where nothing but loss happens to what is said."""
-
-WRITING_S = 2.5
-"""How much later than decided something may be on disk."""
-
 
 QUIET_S = 12.0
 """What has happened earlier than so long ago ends no lease any more."""
@@ -45,19 +47,22 @@ class StepRules:
         self._facts = facts
         self._clock = facts.clock
         self._setup = facts.setup
+        self._plans = PlanRules(facts)
+        self._slots = SlotRules(facts)
 
     def check(self, run: str, before: RunRecord, record: RunRecord) -> None:
         """R2, R4, R6, R8: the step is one that it may take, for a reason that is true."""
         truth = self._facts.runs[run]
+        self._plans.check(run, before, record)
         assert before.phase not in FINAL, f"a run that was {before.phase} goes on"
         if before.generation < record.generation and before.generation < truth.put_back:
             if self._is_new(run, truth, record):
-                self._check_generation(truth, before, record)
+                self._check_generation(run, truth, before, record)
             else:
                 self._check_taken_over(truth, record)
             return
         if record.generation != before.generation:
-            self._check_generation(truth, before, record)
+            self._check_generation(run, truth, before, record)
         self._check_incident(truth, before, record)
         is_same = record.generation == before.generation and record.phase in (Phase.LAUNCHING, Phase.RUNNING)
         why = record.incident.summary if record.incident is not None else record.restart or record.reason
@@ -65,9 +70,12 @@ class StepRules:
         assert is_same or not self._facts.must_go_on, f"R6: generation {before.generation} ends: {why}"
         if record.phase is Phase.STOPPING and before.phase is not Phase.STOPPING:
             has_cause = record.incident_is_open or truth.asked_stop or record.generation in truth.asked_restart
+            has_cause |= record.generation in truth.wishes.ends
             assert has_cause, f"R6: generation {record.generation} is ended without a cause"
+        if record.phase is Phase.HELD and before.phase is not Phase.HELD:
+            self._check_refusal(truth, before, record)
         if record.phase in FINAL:
-            self._check_end(truth, before, record)
+            self._check_end(run, truth, before, record)
         self._check_losses(run, before, record)
 
     def _is_new(self, run: str, truth: Truth, record: RunRecord) -> bool:
@@ -119,8 +127,8 @@ class StepRules:
 
     # --- a generation begins -------------------------------------------------------------------------------------
 
-    def _check_generation(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
-        number = record.generation
+    def _check_generation(self, run: str, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+        number, spec = record.generation, self._facts.spec_of(run, record)
         last = max(before.generation, truth.put_back)  # it may have heard of that one in the same moment
         steps = (1, 2) if before.generation < last else (1,)  # one may be left out where nobody knows what had it
         assert number - last in steps, f"R3: generation {number} after {last}"
@@ -129,8 +137,10 @@ class StepRules:
         if before.generation == last:
             self._check_slots(before, record)
         self._check_digests(record)
-        self._check_last_call(truth, before, record)
-        self._check_seats(truth, before, record)
+        self._check_last_call(truth, before, record, spec.topology)
+        self._check_seats(truth, before, record, spec.topology)
+        self._plans.check_seats(truth, before, record, spec)
+        self._slots.check_turn(run, before, record)
         truth.seats[number] = {seat.node: seat for seat in record.seats}
         truth.launched_s[number] = self._clock.now_s
         truth.without, truth.must_leave, truth.put_back = None, "", NO_GENERATION
@@ -140,13 +150,16 @@ class StepRules:
         last = before.generation
         if last == NO_GENERATION or before.generation <= truth.put_back:
             return  # what that one ended of was not told to this coordinator
-        was_asked = last in truth.asked_restart
+        was_asked = last in truth.asked_restart or last in truth.wishes.ends
+        was_taken = record.incident is not None and record.incident.node in record.preempted
         had_incident = record.incident is not None and record.incident.generation == last
         assert had_incident or was_asked, f"R4: generation {record.generation} has no cause"
-        if was_asked:
+        if was_asked or was_taken:
             return
         table = self._setup.spec.restart
         may_be_stable = self._clock.now_s - truth.launched_s[last] + WRITING_S >= table.stable_after_s
+        may_be_stable |= truth.wishes.has_saved_since(truth.failed_s - TOLD_S)  # that is progress
+        truth.failed_s = self._clock.now_s
         streak = 0 if may_be_stable else truth.streak
         truth.streak = streak + 1
         least_s = min(table.backoff_s * 2.0 ** (streak - 1), table.backoff_max_s) / 2 if streak else 0.0
@@ -155,10 +168,10 @@ class StepRules:
             f"failure {streak + 1} in a row, and a wait of {waited_s:.1f} s"
         )
 
-    def _check_seats(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+    def _check_seats(self, truth: Truth, before: RunRecord, record: RunRecord, table: TopologyTable) -> None:
         """R2: the ranks are distinct, contiguous, and agree."""
-        seats, table, number = record.seats, self._setup.spec.topology, record.generation
-        assert table.nnodes[0] <= len(seats) <= self._wanted, (
+        seats, number = record.seats, record.generation
+        assert table.nnodes[0] <= len(seats) <= table.nnodes_wanted, (
             f"{len(seats)} nodes for {table.nnodes}, {table.extra_nodes}"
         )
         first, next_rank = seats[0].assignment, 0
@@ -199,20 +212,21 @@ class StepRules:
         kinds = {self._setup.digests.get(seat.node, "one") for seat in record.seats}
         assert len(kinds) == 1 or self._setup.allow_mixed, f"nodes run {sorted(kinds)} together"
 
-    def _check_last_call(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+    def _check_last_call(self, truth: Truth, before: RunRecord, record: RunRecord, table: TopologyTable) -> None:
         """No generation is smaller than the job wants while a node is there that nothing has happened to."""
         setup, facts = self._setup, self._facts
         rivals = [node for node in facts.could if node in before.slots or facts.is_steady(node)]
         is_rough = setup.weather is not CALM or setup.start_fails > 0 or setup.slow_write > 0
         is_rough |= "stranger" in setup.every_s
         are_disturbed = (is_rough and facts.has_faults) or setup.twin or setup.digests
-        is_full = len(record.seats) >= self._wanted or len(rivals) > setup.spec.topology.nnodes[1]
+        is_full = len(record.seats) >= table.nnodes_wanted or len(rivals) > table.nnodes[1]
         if are_disturbed or is_full or not facts.is_steady(facts.host):
             return
         if setup.spec.rendezvous.last_call_s < LAST_CALL_LEAST_S:
             return
         left_out = {before.without, truth.without, *(seat.node for seat in record.seats)}
         left_out |= {seat.node for seat in before.seats if self._is_silent(before, seat)}
+        left_out |= self._facts.spared(record)
         missing = [node for node in facts.could if facts.is_steady(node) and node not in left_out]
         assert not missing, f"generation {record.generation} did not wait for {missing} (last call)"
 
@@ -220,12 +234,6 @@ class StepRules:
         """Whether the node was lost, and its dead runner is not swept yet, so that nobody there can be heard (L7)."""
         newest = [r for r in self._facts.runners.values() if r.incarnation == seat.incarnation]
         return seat.node in before.lapsed and any(not runner.is_alive for runner in newest)
-
-    @property
-    def _wanted(self) -> int:
-        """How many nodes the job wants where there are more than it needs."""
-        table = self._setup.spec.topology
-        return table.nnodes[1] if table.extra_nodes == "grow" else table.nnodes[0]
 
     # --- it ends -------------------------------------------------------------------------------------------------
 
@@ -240,20 +248,25 @@ class StepRules:
             )
         if incident is not None and (incident != before.incident or before.incident_is_open):
             self._check_cause(truth, record)
-            if incident.cause in INFRASTRUCTURE:
-                truth.blameless.add(incident.generation)
-        if (spent := record.ledger.used - before.ledger.used) != 0:
+        was_resumed = before.phase is Phase.HELD and record.phase is not Phase.HELD
+        is_planned = record.planned != before.planned and record.planned != ""
+        if (spent := record.ledger.used - before.ledger.used) != 0 and not (was_resumed or is_planned):
             assert spent == 1, f"R4: {spent} restarts are charged at once"
             assert before.generation not in truth.charged, f"R4: generation {before.generation} is charged twice"
             assert incident is not None
-            assert incident.cause not in INFRASTRUCTURE, f"R4: {incident.cause} is charged"
+            table = self._setup.spec.restart
+            is_infra = incident.cause in INFRASTRUCTURE and not table.count_membership
+            assert not is_infra, f"R4: {incident.cause} is charged"
             truth.charged.add(before.generation)
-            most = self._setup.spec.restart.max_restarts
-            assert most < 0 or record.ledger.used <= most, f"restart {record.ledger.used} of {most}"
+            has_limit = table.max_restarts >= 0 and not table.restart_window_s
+            is_within = not has_limit or record.ledger.used <= table.max_restarts
+            assert is_within, f"restart {record.ledger.used} of {table.max_restarts}"
         elif before.incident_is_open and not record.incident_is_open and record.phase in (Phase.BACKOFF, Phase.FORMING):
             table = self._setup.spec.restart
             is_charged = before.restart is None and incident is not None and incident.cause not in INFRASTRUCTURE
             is_free = incident is not None and incident.exit_code in table.always_on_exit
+            is_free |= incident is not None and incident.node in before.preempted
+            is_free |= record.ledger.infra_used > before.ledger.infra_used  # a node that could not spawn
             assert not is_charged or is_free, f"R4: generation {before.generation} failed, and nobody is charged"
 
     def _check_cause(self, truth: Truth, record: RunRecord) -> None:
@@ -293,7 +306,7 @@ class StepRules:
 
     # --- the run ends --------------------------------------------------------------------------------------------
 
-    def _check_end(self, truth: Truth, before: RunRecord, record: RunRecord) -> None:
+    def _check_end(self, run: str, truth: Truth, before: RunRecord, record: RunRecord) -> None:
         """The final state is true."""
         ranks = truth.spawned[record.generation]
         ends = {worker.exit for worker in ranks.values()}
@@ -303,10 +316,13 @@ class StepRules:
                 assert is_true, f"it has succeeded, and its ranks ended with {ends}"
             case Phase.STOPPED:
                 assert truth.asked_stop, "it is stopped, and nobody asked for that"
+            case Phase.PREEMPTED:
+                is_true = self._setup.spec.preemption.then == "exit" and bool(record.preempted)
+                assert is_true, f"it is over for a notice that nobody has given: {record.reason}"
             case Phase.FAILED:
                 assert not truth.told_stop, "R8: a stop was accepted, and the run failed"
                 if record.lacked_nodes:
-                    self._check_lack(truth, record, {before.without, truth.without})
+                    self._check_lack(run, truth, record, {before.without, truth.without})
                 elif record.incident is not None and record.reason.startswith(f"{record.incident.summary}; "):
                     self._check_refusal(truth, before, record)
                 else:
@@ -325,13 +341,22 @@ class StepRules:
         is_new = incident.generation == record.generation or truth.put_back == record.generation
         assert is_new, f"it failed of what was long ago: {record.reason}"
         never_started = not record.has_started and table.on_startup_failure == "fail"
+        is_held = record.phase is Phase.HELD
+        is_limit = is_held is (table.on_budget_spent == "hold")
+        has_window = table.restart_window_s > 0
+        used, infra_used = before.ledger.used, before.ledger.infra_used
         reasons = {
             '"never"': table.policy == "never",
             "never_on_exit": incident.exit_code in table.never_on_exit,
             "never started": never_started and incident.cause not in INFRASTRUCTURE,
-            "in a row": len(truth.blameless) > LOST_IN_A_ROW_MAX,
-            "budget spent": before.ledger.used == table.max_restarts,
         }
+        limits = {
+            "of one cause": record.incidents > CAUSE_IN_A_ROW_MAX,
+            "no progress": record.incidents >= table.no_progress_limit > 0,
+            "; restart budget spent": used >= table.max_restarts >= 0 and (has_window or used == table.max_restarts),
+            "infrastructure restart budget spent": infra_used >= table.max_infra_restarts >= 0,
+        }
+        reasons = ({} if is_held else reasons) | (limits if is_limit else {})
         true = [word for word, is_so in reasons.items() if word in record.reason and is_so]
         assert true, f"it failed, and that is not why: {record.reason}"
 
@@ -345,7 +370,7 @@ class StepRules:
         could_not_start = truth.failed_starts[node] >= ATTEMPTS_MAX and "no runner could be started" in record.reason
         assert node in self._setup.broken or could_not_start, f"nothing is wrong with it: {record.reason}"
 
-    def _check_lack(self, truth: Truth, record: RunRecord, left_out: set[str | None]) -> None:
+    def _check_lack(self, run: str, truth: Truth, record: RunRecord, left_out: set[str | None]) -> None:
         """Who lacked nodes did so for as long as the job waits, and until now, or nearly: as many as it needs would
         have been enough at any moment."""
         waited_s = self._clock.now_s - truth.gathers_since_s
@@ -356,8 +381,9 @@ class StepRules:
         if self._facts.quiet_since_s is None:
             return
         quiet_s = self._clock.now_s - self._facts.quiet_since_s
+        left_out |= self._facts.nodes.drains.keys() | record.preempted.keys()
         could = [node for node in self._facts.could if node not in left_out]
-        is_true = len(could) < self._setup.spec.topology.nnodes[0]
+        is_true = len(could) < self._facts.spec_of(run, record).topology.nnodes[0]
         recovery_s = max(self._setup.away_s[1], OFF_S[1]) + 10.0 + (25.0 if "stranger" in self._setup.every_s else 0.0)
         recovery_s += 2 * HELPED_S if self._facts.wiped else 0.0
         assert is_true or quiet_s < recovery_s, f"it lacked nodes, and {could} were there: {record.reason}"

@@ -13,6 +13,7 @@ import msgspec
 from protocol.messages.fleet import Joined, JoinRefused, NodeOrder
 from protocol.node import (
     Buried,
+    Clear,
     Effect,
     Ensure,
     Forget,
@@ -22,6 +23,7 @@ from protocol.node import (
     Node,
     Ordered,
     Report,
+    Signalled,
     StartFailed,
     Tick,
 )
@@ -75,6 +77,7 @@ class Supd(Process):
         self._on_buried = on_buried
         self.epoch = 0  # the highest that it has heard of
         self.heard_s: float | None = None  # when it has heard the host, by the world's clock
+        self.signals: dict[str, int] = {}  # that it was sent
         self._being_buried: set[str] = set()
         self._held: set[str] = set()  # locks of runners that have not been given their run yet
         self._loop = Loop(self, self.node, self._perform, Tick())
@@ -90,6 +93,12 @@ class Supd(Process):
             is_strict=True,
         )
         self._look()
+
+    def signal(self, name: str) -> None:
+        """It is sent a signal, and tells of it."""
+        self.tell("is sent {}", name)
+        self.signals[name] = self.signals.get(name, 0) + 1
+        self.do(lambda: self._loop.put(Signalled(dict(self.signals))))
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -138,6 +147,8 @@ class Supd(Process):
                 self.line.send(report)
             case Forget(incarnation):
                 return self._write(lambda: self._forget(incarnation))
+            case Clear():
+                raise AssertionError("nothing is forgotten here")
         return None
 
     def _give(self, run: str) -> None:

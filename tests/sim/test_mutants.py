@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.mutants import MUTANTS, SEEDS_MAX
+from tests.sim.mutant import SEEDS_MAX
+from tests.sim.mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 

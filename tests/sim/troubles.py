@@ -12,6 +12,7 @@ from tests.sim.network import CLOG_S, NOTICE_CUT_S, NOTICE_S, Way
 from tests.sim.runner import Runner
 from tests.sim.setup import BESIDE, MOVE, OFF_S, PHASE, twin_of
 from tests.sim.strangers import KINDS, PATIENT, STAYS_S, Stranger
+from tests.sim.upkeep import KEEPERS
 from tests.sim.workers import Worker
 
 if TYPE_CHECKING:
@@ -443,6 +444,7 @@ class Troubles:
 
 
 BRINGERS: dict[str, Callable[[Troubles], bool]] = {
+    **KEEPERS,
     "worker crash": Troubles._crash_worker,
     "worker crash that is told late": Troubles._crash_unheard,
     "worker killed": Troubles._kill_worker,

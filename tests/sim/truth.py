@@ -3,13 +3,17 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from protocol.coordinator_events import Phase, RunRecord, Seat
 from protocol.ids import NO_GENERATION
+from protocol.job import JobSpec
 from protocol.member_events import SETTLED
 from protocol.timing import KILL_S
 from tests.sim.host import Journal
 from tests.sim.kernel import Clock
 from tests.sim.network import CALM
+from tests.sim.plan_truth import NodeWishes, RunWishes
 from tests.sim.runner import Runner
 from tests.sim.setup import HOST, Setup
 from tests.sim.workers import Worker
@@ -21,6 +25,12 @@ STRANGERS_LEAVE_S = 35.0
 """So long after the last fault no stranger is there any more, nor expected back."""
 
 
+WRITING_S = 2.5
+"""How much later than decided something may be on disk."""
+
+NOTICED_S = 10.0
+"""For so long after a notice its node's runner may be one that was let go."""
+
 HELPED_S = 15.0
 """So long after the last fault an operator looks for what only they can tell."""
 
@@ -29,6 +39,7 @@ HELPED_S = 15.0
 class Truth:
     """What has really happened to a run."""
 
+    accepted_s: float = 0.0
     before: RunRecord = field(default_factory=RunRecord)  # as it was persisted last
     phase: Phase = Phase.FORMING  # as it was decided last, and may not be on disk yet
     number: int = NO_GENERATION  # of the generation, likewise
@@ -53,12 +64,13 @@ class Truth:
     seats: dict[int, dict[str, Seat]] = field(default_factory=dict)  # generation -> as they were given out
     launched_s: dict[int, float] = field(default_factory=dict)  # generation -> when that was on disk
     fenced: set[tuple[int, str]] = field(default_factory=set)  # generation and node where ranks were killed for a lease
-    blameless: set[int] = field(default_factory=set)  # generations that ended, and not by their program's fault
     streak: int = 0  # failures in a row, at least
+    failed_s: float = 0.0  # when the last of them was followed by another generation
     charged: set[int] = field(default_factory=set)  # generations
     elders: dict[int, dict[str, Seat]] = field(default_factory=dict)  # seats, as an older coordinator gave them out
     launchable: set[tuple[str, int]] = field(default_factory=set)  # incarnation and generation, as told by the newest
     orders: dict[str, tuple[int, int]] = field(default_factory=dict)  # incarnation -> generation and kind, the highest
+    wishes: RunWishes = field(default_factory=RunWishes)
     looks: Counter[str] = field(default_factory=Counter)  # what was odd -> how often in a row it was seen
 
 
@@ -70,6 +82,7 @@ class Facts:
         self.journal = journal
         self.setup = setup
         self.runs: dict[str, Truth] = {}
+        self.nodes = NodeWishes()
         self.runners: dict[tuple[str, str], Runner] = {}  # machine, run -> the newest one
         self.shaken_s: dict[str, float] = {}  # node -> when something happened to it
         self.host = HOST  # the node whose supd hosts the coordinator
@@ -85,6 +98,7 @@ class Facts:
         self.torn: dict[str, tuple[float, int]] = {}  # runner -> until when it may live by the answers of that epoch
         self.had_two = False  # coordinators were alive at once
         self.heard: dict[str, int] = {}  # incarnation -> the highest epoch that has answered it
+        self.specs: dict[tuple[str, int], JobSpec] = {}  # run, revision -> of those that operators have handed in
         self.has_faults = False
         self.must_go_on = False  # whatever happens, no generation may end of it (R6)
         self.quiet_since_s: float | None = None
@@ -96,6 +110,16 @@ class Facts:
     def record_of(self, run: str) -> RunRecord:
         """What the journal holds of a run; a fresh one where it was lost."""
         return self.journal.runs.get(run, RunRecord())
+
+    def spec_of(self, run: str, record: RunRecord) -> JobSpec:
+        """What the newest generation of this record is to run, on as many nodes as operators have wanted; or as before,
+        where there are too few for that."""
+        spec = self.specs.get((run, record.revision)) or self.setup.spec_of(run)
+        if record.nnodes is None:
+            return spec
+        is_met = record.nnodes_before is None or len(record.seats) >= record.nnodes[0]
+        nnodes = record.nnodes if is_met else record.nnodes_before
+        return replace(spec, topology=replace(spec.topology, nnodes=nnodes))
 
     def can_run(self, worker: Worker) -> bool:
         """Whether a worker counts: not while its machine is frozen, nor until the guard there has read the clock; nor
@@ -162,6 +186,17 @@ class Facts:
     def could(self) -> list[str]:
         """The nodes on which the job can run."""
         return [node for node in self.setup.names if self.may_have(node) and node not in self.setup.broken]
+
+    def spared(self, record: RunRecord) -> set[str]:
+        """The nodes that a run may do without, where others are enough: they are to be free, or were a moment ago, will
+        be taken away, or have had trouble; or other runs have what it would need of them."""
+        if self.setup.slots is not None:
+            return set(self.setup.names)
+        troubled = {name for name, node in self.journal.nodes.items() if node.troubles}
+        troubled |= {record.incident.node} if record.incident is not None else set()
+        recent = {node for node, (_, end_s) in self.nodes.undrained.items() if end_s > self.clock.now_s - STEADY_S}
+        recent |= {node for node, at_s in self.nodes.told_s.items() if at_s <= self.clock.now_s < at_s + NOTICED_S}
+        return {*self.nodes.drains, *recent, *self.nodes.noticed, *record.preempted, *troubled}
 
     @property
     def is_fair(self) -> bool:

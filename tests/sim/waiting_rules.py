@@ -4,7 +4,7 @@ from protocol.coordinator import Coordinator
 from protocol.coordinator_events import LIVE, Phase
 from protocol.member_events import SETTLED
 from protocol.messages.control import RunStatus
-from protocol.rendezvous import ATTEMPTS_MAX, FRESH_S
+from protocol.pool import ATTEMPTS_MAX, FRESH_S
 from protocol.timing import DRIFT
 from tests.sim.truth import Facts, Truth
 
@@ -23,11 +23,12 @@ class WaitingRules:
 
     def on_looked(self, run: str, machine: Coordinator, status: RunStatus) -> None:
         """Somebody has looked at a run."""
-        truth, table = self._facts.runs[run], self._facts.setup.spec.topology
+        truth = self._facts.runs[run]
+        table = self._facts.spec_of(run, truth.before).topology
         is_mute = not status.waiting_for and machine.phase in (Phase.FORMING, Phase.BACKOFF, Phase.STOPPING)
         self._see(truth, f"{run} is {machine.phase}, and does not say what it waits for", is_mute)
         assert status.reason or not status.is_final, f"{run} is over without a reason"
-        left_out = {machine.without, truth.without, truth.before.without}
+        left_out = {machine.without, truth.without, truth.before.without, *self._facts.spared(truth.before)}
         fit = [node for node in self._facts.could if node not in left_out and truth.failed_starts[node] < ATTEMPTS_MAX]
         usable = min(table.nnodes[1], len(fit))
         is_active = not machine.is_final and machine.stop is None and self._facts.is_fair

@@ -1,7 +1,7 @@
 """The ranks of a runner: programs that start, train, finish, crash, die of each other's death, or don't want to end."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from protocol.ids import NO_GENERATION
@@ -10,6 +10,7 @@ from protocol.messages.member import Assignment, RankExit, SpawnFailure
 from protocol.signals import SIGKILL
 from protocol.timing import KILL_S
 from tests.sim.kernel import Process
+from tests.sim.marker import Marker
 
 PATIENCE_S = 5.0
 """So long after SIGKILL what is still there counts as gone, as in supervisor/runner/workers.py."""
@@ -36,6 +37,10 @@ class Program:
     follows: float = 0.4  # dies of it when another rank has died
     unspawnable: float = 0.0
     fails_early: float = 0.0  # exits with 1 soon after its spawn
+    saves_s: tuple[float, float] | None = None  # between two checkpoints of rank 0; None: there are none
+    warning: int = 0  # a signal that it handles: it saves, if it is rank 0, and says that it is done; 0: none
+    answers: float = 1.0  # says so
+    marker: Marker = field(default_factory=Marker)
 
 
 class Onlooker(Protocol):
@@ -52,6 +57,9 @@ class Onlooker(Protocol):
 
     def on_failed(self, worker: "Worker") -> None:
         """A rank has failed by itself, or could not even be spawned."""
+
+    def on_saved(self, worker: "Worker") -> None:
+        """A rank has written a checkpoint."""
 
 
 class Worker:
@@ -75,6 +83,7 @@ class Worker:
         self.is_killed = False  # its main process was sent SIGKILL
         self.rest_is_killed = False
         self.is_deaf = clock.chance(crew.program.deaf)
+        self.is_done = False  # it has said that no more beats come
         self.exit: tuple[int | None, int | None] | None = None  # code and signal of the main process
 
     @property
@@ -106,6 +115,7 @@ class Crew:
         self.incarnation = incarnation
         self.workers: dict[int, Worker] = {}
         self.generation = NO_GENERATION  # that they are of, were any of it spawned or not
+        self.revision = 0  # of the job that its runner serves
         self._put = put  # an event, into the runner's machine, if the runner lives
         self._on_death = on_death
         self._untold: list[object] | None = None  # what the ranks do while they are being spawned
@@ -150,6 +160,8 @@ class Crew:
         clock = self.machine.clock
         if number == SIGKILL:
             self._kill_main(worker)
+        elif number == self.program.warning:
+            self._warn(worker)
         elif worker.is_deaf:
             clock.seen["fault: rank ignores the stop signal"] += 1
         else:
@@ -263,9 +275,35 @@ class Crew:
         if program.trains_s is not None:
             self.machine.after(program.trains_s + rng.uniform(0.0, program.spread_s), lambda: self.finish(worker))
 
+        if program.saves_s is not None and worker.rank == 0:
+            self.machine.after(rng.uniform(*program.saves_s), lambda: self._save(worker, again=True))
         if clock.chance(program.fails_early):
             clock.seen["fault: rank fails as it starts"] += 1
             self.machine.after(clock.rng.uniform(0.0, 1.5), lambda: self.crash(worker, 1, None))
+
+    def _save(self, worker: Worker, *, again: bool) -> None:
+        """It goes on from the step that was saved last, and is ten steps further now."""
+        saves_s = self.program.saves_s
+        if not worker.main_runs or saves_s is None:
+            return
+        self.program.marker.write(worker.generation, (self.program.marker.step or 0) + 10, self.machine.clock.now_s)
+        self.onlooker.on_saved(worker)
+        if again:
+            self.machine.after(self.machine.clock.rng.uniform(*saves_s), lambda: self._save(worker, again=True))
+
+    def _warn(self, worker: Worker) -> None:
+        """Its program has the pre-signal: it saves, and says that it is done."""
+        rng = self.machine.clock.rng
+        if worker.rank == 0:
+            self.machine.after(rng.uniform(0.0, 1.5), lambda: self._save(worker, again=False))
+        if self.machine.clock.chance(self.program.answers):
+            self.machine.after(rng.uniform(0.0, 1.0), lambda: self._be_done(worker))
+        else:
+            self.machine.clock.seen["fault: rank does not answer the pre-signal"] += 1
+
+    @staticmethod
+    def _be_done(worker: Worker) -> None:
+        worker.is_done = worker.main_runs
 
     def _write(self, worker: Worker) -> None:
         if worker.main_runs:

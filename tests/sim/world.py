@@ -1,19 +1,26 @@
 """A fleet from one seed: its machines, processes, users and troubles; first faults, then none, then its end."""
 
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from protocol.coordinator_events import FINAL, LIVE, Phase, RestartRequested, RunRecord, StopRequested
+from protocol.coordinator_events import (
+    FINAL,
+    Phase,
+    RestartRequested,
+    RunRecord,
+    StopRequested,
+)
 from protocol.messages.fleet import Join
 from protocol.timing import DRIFT
 from protocol.versions import VERSIONS
-from tests.sim.draws import Nodes, add_moves, draw
+from tests.sim.draws import Nodes, setup_of
+from tests.sim.helper import Helper
 from tests.sim.host import Host, Journal
 from tests.sim.invariants import Invariants
 from tests.sim.kernel import Act, BootClock, Clock, Write
+from tests.sim.marker import Marker
 from tests.sim.moves import Moves
 from tests.sim.network import CALM, NOTICE_CUT_S, Network
 from tests.sim.runner import Machine, Runner
@@ -22,7 +29,7 @@ from tests.sim.strangers import PLACE
 from tests.sim.supd import NodeDisk, Supd
 from tests.sim.troubles import Troubles
 from tests.sim.truth import HELPED_S
-from tests.sim.workers import Worker
+from tests.sim.workers import Program, Worker
 
 PORT = 29410
 SETTLE_S = 60.0
@@ -50,8 +57,9 @@ class World:
     ) -> None:
         self.seed = seed
         self.clock = Clock(seed, is_traced=is_traced)
-        self.setup = setup or add_moves(draw(self.clock.rng, nodes), random.Random(f"moves of {seed}"))
+        self.setup = setup or setup_of(seed, self.clock.rng, nodes)
         self.program = replace(self.setup.program)
+        self.programs: dict[str, Program] = {}  # by run
         self.network = Network(self.clock)
         self.journal = Journal()
         self.truth = Invariants(self.clock, self.journal, self.setup)
@@ -76,7 +84,8 @@ class World:
 
     def run(self) -> None:
         """The whole life of the fleet. Raises AssertionError where a rule is broken."""
-        self.clock.after(self.setup.begins_s, self.start_run)
+        for at_s in (self.setup.begins_s, *(further.at_s for further in self.setup.further)):
+            self.clock.after(at_s, self.start_run)
         self.clock.run_until(self.setup.calm_s)
         if self.setup.must_go_on:
             assert self.has_settled(), "R7: nothing has happened, and the run does not run"
@@ -102,13 +111,14 @@ class World:
         self.network.weather = CALM
         self.network.heal()
         self.moves.look()
-        self.program.unspawnable = self.program.fails_early = 0.0
-        self.program.spread_s = 0.1
+        for program in (self.program, *self.programs.values()):
+            program.unspawnable = program.fails_early = 0.0
+            program.spread_s = 0.1
         for machine in self.machines.values():
             machine.busy_until_s = 0.0
             machine.after(self.clock.rng.uniform(0.0, BACK_S), partial(self.start_supd, machine.place))
         spec = self.setup.spec
-        self.clock.after(HELPED_S, self._help)
+        self.clock.after(HELPED_S, Helper(self).help)
         bound_s = SETTLE_S + spec.stop.pre_wait_s + spec.stop.grace_s
         bound_s += spec.restart.backoff_max_s + spec.rendezvous.join_timeout_s
         self.clock.run_until(self.clock.now_s + bound_s, self.has_settled)
@@ -118,48 +128,11 @@ class World:
         assert not lost, f"R8: the start of {lost[0]} was accepted, and is not on disk"
         assert not late, f"R7: {late[0]} is still {self.journal.runs[late[0]].phase} {bound_s:g} s after the last fault"
 
-    def _help(self) -> None:
-        """Where nobody is left to prove what is true, an operator gives their word: where a disk was lost, or a journal
-        replaced by an older one or none before what it had been told mattered. Where a generation cannot be taken over,
-        that is a restart. They also do what a supd says that is refused."""
-        self._start_copied()
-        host = self.host
-        assert host is not None, "there has never been a host"
-        living = {runner.incarnation for runner in self.truth.runners.values() if runner.lock_is_held}
-        for run, record in self.journal.runs.items():
-            for seat in record.seats if record.phase in LIVE else ():
-                is_forgotten = seat.node in self.truth.wiped or run in self.truth.aged or self.truth.had_two
-                is_open = is_forgotten and seat.node not in (*record.lost, *record.lapsed)
-                if is_open and seat.incarnation not in living:
-                    host.lose_node(seat.node, "me")
-        for driven in list(host.runs.values()):
-            for node in sorted(driven.machine.roll.busy):
-                is_forgotten = node in self.truth.wiped or driven.name in self.truth.aged
-                if is_forgotten and driven.machine.roll.runners[node] not in living:
-                    host.lose_node(node, "me")
-        is_long = self.clock.now_s > (self.truth.quiet_since_s or 0.0) + 1.5 * HELPED_S
-        for driven in list(host.runs.values()) if is_long else ():
-            if driven.machine.takeover is not None:
-                assert host.status_of(driven.name).waiting_for, f"R7: {driven.name} does not say for whom it waits"
-                self.clock.seen["taken: generation that nobody can name"] += 1
-                self.restart(driven.name)
-        self.clock.after(HELPED_S, self._help)
-
-    def _start_copied(self) -> None:
-        """F305: the name is held by a copy of the state folder, and is got back by a start that no copy can know of."""
-        for place, supd in self.supds.items():
-            disk, holder = self.disks[place], self.journal.nodes.get(self.machines[place].name)
-            is_copied = holder is not None and (holder.identity, holder.address) == (disk.identity, PLACE)
-            if is_copied and supd.is_alive:
-                self.kill_supd(place, 0.5)
-
     def wind_up(self) -> None:
         """Every run comes to its end, and nothing is left of it anywhere."""
         stop, program = self.setup.spec.stop, self.setup.program
-        is_endless = program.trains_s is None
-        for name, record in self.journal.runs.items():
-            if record.phase not in FINAL and is_endless:
-                self.operate(name, StopRequested(None, self.setup.stops_at_end == "now", "me"))
+        is_endless = any(self.setup.trains_s(name) is None for name in self.journal.runs)
+        self._end_runs(is_endless=is_endless)
         bound_s = WIND_UP_S + stop.pre_wait_s + stop.grace_s + (program.trains_s or 0.0) + self.setup.program.spread_s
         bound_s += 0.0 if is_endless else SETTLE_S + self.setup.spec.rendezvous.join_timeout_s
         self.clock.run_until(self.clock.now_s + bound_s, self.is_empty)
@@ -169,6 +142,13 @@ class World:
         assert not left, f"{bound_s:g} s after the end there is still: {', '.join(left)}"
         for name in self.journal.runs:
             self.clock.seen[f"run: {self.journal.runs[name].phase}"] += 1
+
+    def _end_runs(self, *, is_endless: bool) -> None:
+        """Operators stop what does not end by itself, and again what has not heard of it."""
+        for name, record in self.journal.runs.items():
+            if record.phase not in FINAL and record.stop is None and (is_endless or record.phase is Phase.HELD):
+                self.operate(name, StopRequested(None, self.setup.stops_at_end == "now", "me"))
+        self.clock.after(5.0, partial(self._end_runs, is_endless=is_endless))
 
     def has_settled(self) -> bool:
         """Whether every process is there, and every run is running or over."""
@@ -182,7 +162,14 @@ class World:
     def is_settled(self, name: str) -> bool:
         """Whether a run is over, or all its ranks train."""
         record = self.journal.runs[name]
-        return record.phase in FINAL or (record.phase is Phase.RUNNING and self.truth.is_whole(name, record))
+        is_over = record.phase in FINAL or record.phase is Phase.HELD
+        is_running = record.phase is Phase.RUNNING and self.truth.is_whole(name, record)
+        return is_over or (is_running and not self.truth.owes(name, record)) or self.may_wait(name, record)
+
+    def may_wait(self, name: str, record: RunRecord) -> bool:
+        """Whether other runs have what a run needs."""
+        is_known = self.host is not None and name in self.host.runs
+        return is_known and record.phase is Phase.FORMING and self.truth.may_wait(name)
 
     def leftovers(self) -> Iterator[str]:
         """What there is still of any run."""
@@ -211,6 +198,7 @@ class World:
             return
         machine, setup, rng = self.machines[name], self.setup, self.clock.rng
         self.truth.shake(machine.name)
+        self.truth.on_supd_started(machine.name)
         write = partial(self.write, name)
         supd = self.supds[name] = Supd(
             machine,
@@ -306,6 +294,8 @@ class World:
             join=(f"{self.truth.host}:{PORT}",),
             labels=self.setup.labels.get(node, {}),
             wall_s=self.clock.now_s,
+            slots=self.setup.slots,
+            max_jobs=self.setup.max_jobs,
         )
 
     def find_host(self) -> tuple[Host, str] | None:
@@ -331,11 +321,16 @@ class World:
             self.network,
             partial(self.moves.find, machine),
             self.truth,
-            self.program,
+            self._program_of(run),
             self.on_death,
             run,
             incarnation,
         )
+
+    def _program_of(self, run: str) -> Program:
+        if run not in self.programs:
+            self.programs[run] = replace(self.program, trains_s=self.setup.trains_s(run), marker=Marker())
+        return self.programs[run]
 
     def on_death(self, dead: Worker) -> None:
         """A rank has died: others of its generation may die of it, a little later."""

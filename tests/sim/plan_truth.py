@@ -1,0 +1,67 @@
+"""What operators and machines have wanted of nodes and runs, as it was accepted: what planned changes may come of."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Drained:
+    """A node is to be free. Times are the world's."""
+
+    at_checkpoint: bool
+    since_s: float
+    go_s: float
+
+
+@dataclass
+class NodeWishes:
+    """What is wanted of nodes."""
+
+    drains: dict[str, Drained] = field(default_factory=dict)
+    undrained: dict[str, tuple[Drained, float]] = field(default_factory=dict)  # the last one that was, and until when
+    noticed: dict[str, str] = field(default_factory=dict)  # node -> the signal that its supd was sent, in this start
+    lifted_s: dict[str, float] = field(default_factory=lambda: defaultdict(lambda: -math.inf))  # node -> when a
+    # notice may have been withdrawn last: its supd was started, an operator has had it used again, its runner said so
+    told_s: dict[str, float] = field(default_factory=lambda: defaultdict(lambda: math.inf))  # node -> of a notice
+
+    def drain(self, node: str, wish: Drained) -> None:
+        """An operator wants a node free."""
+        if (before := self.drains.get(node)) is not None:
+            self.undrained[node] = before, wish.since_s
+        self.drains[node] = wish
+
+    def undrain(self, node: str, now_s: float) -> None:
+        """An operator has it used again, whatever has spoken against it."""
+        if (before := self.drains.pop(node, None)) is not None:
+            self.undrained[node] = before, now_s
+        self.noticed.pop(node, None)
+        self.lifted_s[node] = now_s
+
+    def drains_of(self, node: str, since_s: float) -> Iterator[Drained]:
+        """What was wanted of a node within this time."""
+        if node in self.drains:
+            yield self.drains[node]
+        if node in self.undrained and self.undrained[node][1] >= since_s:
+            yield self.undrained[node][0]
+
+
+@dataclass
+class RunWishes:
+    """What is wanted of one run."""
+
+    saves: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # generation -> when it saved
+    scale: tuple[int, int] | None = None  # accepted last
+    scaled_s: float = math.inf  # when that was
+    scale_go_s: float = math.inf
+    scales: set[tuple[int, int]] = field(default_factory=set)  # handed in since, and not known to be accepted
+    preempted_s: dict[str, float] = field(default_factory=dict)  # node -> when its notice came to the disk
+    revisions: dict[int, int] = field(default_factory=dict)  # generation -> of its job
+    waits_since_s: float | None = None  # for slots, as somebody has seen
+    may_resume: bool = False  # somebody has wanted it to go on since it was held
+    ends: dict[int, str] = field(default_factory=dict)  # generation -> why it ended as planned
+
+    def has_saved_since(self, since_s: float) -> bool:
+        """Whether any of its generations has saved since."""
+        return any(at_s >= since_s for times in self.saves.values() for at_s in times)

@@ -92,6 +92,8 @@ class SupdFleet(FleetSide):
         """`topology`: the rest of that table of the job."""
         super().__init__(commands)
         self._topology = topology
+        self._marker = self.folder / "saved"
+        self._saved = 0
         self._client: subprocess.Popen[bytes] | None = None
         self._used: list[set[str]] = []
         self._nodes: list[_Node] = []
@@ -145,6 +147,7 @@ class SupdFleet(FleetSide):
         job.write_text(
             f'name = "bench"\n[run]\nscript = "{self.worker}"\npython = "{self.python}"\n'
             f'[topology]\nnproc_per_node = {NPROC}\n{self._topology}\n[restart]\nbackoff = "0s"\nmax_restarts = 10\n'
+            f'[checkpoint]\nmarker = "{self._marker}"\n'
         )
         self._used = [node.runners() for node in self._nodes]
         begun_s = now_s()
@@ -154,6 +157,23 @@ class SupdFleet(FleetSide):
     def ranks(self) -> int:
         """Of the newest generation."""
         return len(self._read("ps", "bench")["ranks"])
+
+    def save(self) -> float:
+        """Move the checkpoint marker on, as a program does that has saved. Returns when."""
+        self._saved += 1
+        new = self.folder / "saved.new"
+        new.write_text(str(self._saved))
+        saved_s = now_s()
+        new.replace(self._marker)
+        return saved_s
+
+    def awaits_save(self) -> bool:
+        """Whether a planned change waits for a checkpoint."""
+        return any(run["plan"] for run in self._read("status", "bench").get("runs", []))
+
+    def restarts_used(self) -> int:
+        """What the run's failures have cost."""
+        return int(self._read("status", "bench")["runs"][0]["restarts_used"])
 
     def kill_node(self, stamps: Sequence[Stamp], number: int) -> float:
         """End workers, runner and guard of a node at once; its supd lives. Returns when."""
@@ -228,19 +248,30 @@ class TorchrunFleet(FleetSide):
         super().__init__(commands)
         self.env |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "TMPDIR": str(self.folder)}
         self._count, self._nnodes = nodes, nnodes
+        self._port = 0  # of the store
         self._agents: list[subprocess.Popen[bytes]] = []
         self._node_of: dict[int, int] = {}  # pid of a worker -> its node
 
     def _start(self, ranks: int) -> float:
-        options = ["--nnodes", self._nnodes, "--nproc-per-node", str(NPROC), "--max-restarts", "3"]
-        options += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port(['127.0.0.1'])}"]
-        options += ["--rdzv-id", "bench", "--local-addr", "127.0.0.1"]
+        self._port = free_port(["127.0.0.1"])
         begun_s = now_s()
         for number in range(self._count):
-            is_host = ["--rdzv-conf", f"is_host={int(not number)}"]
-            command = [str(self.commands / "torchrun"), *options, *is_host, str(self.worker)]
-            self._agents.append(self._popen(command, f"torchrun-{number}"))
+            self._start_agent(number)
         return begun_s
+
+    def join(self) -> float:
+        """One more agent. Returns when it was called."""
+        joined_s = now_s()
+        self._start_agent(len(self._agents))
+        return joined_s
+
+    def _start_agent(self, number: int) -> None:
+        options = ["--nnodes", self._nnodes, "--nproc-per-node", str(NPROC), "--max-restarts", "3"]
+        options += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self._port}"]
+        options += ["--rdzv-id", "bench", "--local-addr", "127.0.0.1"]
+        options += ["--rdzv-conf", f"is_host={int(not number)}"]
+        command = [str(self.commands / "torchrun"), *options, str(self.worker)]
+        self._agents.append(self._popen(command, f"torchrun-{number}"))
 
     def stamps(self) -> list[Stamp]:
         found = super().stamps()

@@ -74,6 +74,8 @@ async def serve_as_supd(count: int, folder: Path) -> None:
         await journal.next_epoch(),
         on_wanted=lambda run, nodes: None,
         on_unlinked=lambda node: None,
+        on_seated=lambda: None,
+        on_blamed=lambda node: None,
         on_epoch=lambda epoch: None,
         before_epoch=nobody_else_leads,
         timing=DEFAULTS,

@@ -11,7 +11,7 @@ from structs import Row, Shape, about, fields_parts, rows
 from tabular import table_text
 
 from protocol import coordinator_events, errors, job, restart, timing
-from protocol.messages import Message, control, fleet, member, runner, witness
+from protocol.messages import Message, control, fleet, member, runner, upkeep, witness
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 BEGIN = "<!-- From here to the next mark: written by scripts/docs from the code. -->"
@@ -125,6 +125,11 @@ SECTIONS = (
             Spoken(control.StopRun, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
             Spoken(control.RestartRun, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
             Spoken(control.DeclareLost, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
+            Spoken(upkeep.DrainNodes, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
+            Spoken(upkeep.UndrainNodes, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
+            Spoken(upkeep.ScaleRun, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
+            Spoken(upkeep.ResumeRun, "supctl", "supd", "a request; answered by `Done` or `Failure`"),
+            Spoken(upkeep.AskPolicy, "supctl", "supd", "a request; answered by `Policy` or `Failure`"),
             Spoken(control.GetStatus, "supctl", "supd", "a request; answered by `Statuses` or `Failure`"),
             Spoken(control.GetNodes, "supctl", "supd", "a request; answered by `Nodes` or `Failure`"),
             Spoken(
@@ -140,6 +145,7 @@ SECTIONS = (
             Spoken(control.Done, "supd", "supctl", "the last frame"),
             Spoken(control.Statuses, "supd", "supctl", "the last frame, but in a `Watch`"),
             Spoken(control.Nodes, "supd", "supctl", "the last frame"),
+            Spoken(upkeep.Policy, "supd", "supctl", "the last frame"),
             Spoken(control.EventRecord, "supd", "supctl", "in a `Watch`"),
             Spoken(control.LogChunk, "supd", "supctl", "in a `Watch`; and from node to host after `FetchLogs`"),
             Spoken(control.Notice, "supd", "supctl", "in a `Watch`"),
@@ -147,7 +153,7 @@ SECTIONS = (
             Spoken(control.Description, "supd", "supctl", "the last frame"),
             Spoken(control.End, "supd", "supctl", "the last frame of a `Watch`"),
         ),
-        modules=(control, errors),
+        modules=(control, upkeep, errors),
     ),
     Section(
         title="supd and its runners",

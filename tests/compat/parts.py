@@ -7,6 +7,7 @@ from protocol.job import (
     Job,
     JobSpec,
     LogsTable,
+    PreemptionTable,
     ProgressTable,
     RendezvousTable,
     RestartTable,
@@ -44,6 +45,8 @@ JOB = Job(
             node_labels={"pool": "a100"},
             rank_order="label:rack",
             role="trainer",
+            grow_min_interval_s=60.0,
+            grow_without_checkpoint=True,
         ),
         rendezvous=RendezvousTable(master_port=29500, join_timeout_s=90.0, last_call_s=5.0),
         devices=DevicesTable(visibility="virtual", omp_num_threads=8),
@@ -55,6 +58,12 @@ JOB = Job(
             backoff_max_s=30.0,
             on_startup_failure="restart",
             start_after_s=2.0,
+            max_infra_restarts=50,
+            restart_window_s=86400.0,
+            no_progress_limit=5,
+            exclude_node_after=3,
+            count_membership=True,
+            on_budget_spent="hold",
             never_on_exit=(2,),
             always_on_exit=(33, 34),
         ),
@@ -71,7 +80,15 @@ JOB = Job(
             source="log", log_pattern="step (?P<step>[0-9]+)", log_ranks="0-3", file="out/step", total_steps=50000
         ),
         hang=HangTable(action="restart", init_timeout_s=None, step_timeout_s=90.0, phases={"eval": 600.0}),
-        checkpoint=CheckpointTable(marker="out/{job}/latest"),
+        checkpoint=CheckpointTable(marker="out/{job}/latest", log_pattern="saved step (?P<step>[0-9]+)"),
+        preemption=PreemptionTable(
+            signals=("SIGUSR1", "SIGTERM"),
+            notice_command=("./is-preempted", "now"),
+            notice_interval_s=2.5,
+            lead_time_s=120.0,
+            then="wait-for-nodes",
+            exit_code=99,
+        ),
         logs=LogsTable(max_file_bytes=1 << 30, keep_files=9, keep_generations=7, timestamps=True),
         origins={"hang.step_timeout": "file", "name": "--name"},
     ),
@@ -85,6 +102,7 @@ JOB = Job(
         user="me",
         allow_mixed=True,
     ),
+    revision=2,
 )
 SMALL_JOB = Job(
     run="small@000000",
@@ -112,6 +130,8 @@ ASSIGNMENT = m.Assignment(
     restart_reason="rank 2 on n1 (pid 4711) killed by SIGKILL, sender unknown",
     timing=Timing(renew_s=0.4, alone_s=0.8, suspect_s=1.2, fence_s=1.5, ttl_s=2.0, word_s=0.8),
     witnesses=(WITNESS,),
+    resume_step=12000,
+    devices=("GPU-5ee1c0de", "3", "", "5"),
 )
 RENEWAL = m.Renewal(
     number=4711,
@@ -153,6 +173,8 @@ RENEWAL = m.Renewal(
             phase="eval",
             silent_s=91.5,
             remark="the pattern was given up",
+            first_step=12001,
+            has_answered=True,
             stall=m.Stall(
                 state=m.StallState("stopped"),
                 silent_s=90.25,
@@ -162,9 +184,12 @@ RENEWAL = m.Renewal(
             ),
         ),
     ),
-    spawn_failure=m.SpawnFailure(rank=7, path="/no/python", reason="No such file or directory"),
+    spawn_failure=m.SpawnFailure(rank=7, path="/no/python", reason="No such file or directory", is_nodes=True),
     stuck_pids=(77, 78),
     saved_step=12000,
+    saves=3,
+    notice="SIGUSR1",
+    revision=2,
     offer=m.Offer(
         slots=4,
         address="10.0.0.2",
@@ -174,6 +199,7 @@ RENEWAL = m.Renewal(
         note="by NVML",
         digest={"job": "9f86d081884c7d65", "torch": "2.13.0"},
         witness_port=41901,
+        knows_devices=True,
     ),
     fenced_s=4.5,
     unreached=("n1",),
@@ -195,6 +221,8 @@ INCIDENT = c.Incident(
     wall_s=1770000000.25,
     stderr_tail=(b"boom \xff",),
     evidence="oom_kill went up by 1",
+    cause_key="SIGKILL",
+    is_root=False,
 )
 RANK_STATUS = c.RankStatus(
     rank=4,
@@ -246,6 +274,15 @@ RUN_STATUS = c.RunStatus(
     loss=2.25,
     silent_s=91.5,
     lacked_nodes=True,
+    made_no_progress=True,
+    preempted_code=99,
+    plan="gpu-02 is to be free (swap NIC); it waits for the next checkpoint",
+    plan_left_s=1680.5,
+    infra_used=4,
+    max_infra_restarts=50,
+    streak=2,
+    no_progress_limit=5,
+    excluded=("n4: 2 incidents within an hour, for 12 min",),
 )
 NODE_STATUS = c.NodeStatus(
     node="n2",
@@ -268,6 +305,12 @@ NODE_STATUS = c.NodeStatus(
     cpus=96,
     memory_bytes=1 << 40,
     devices="8 NVIDIA H100 80GB HBM3",
+    slots=8,
+    free_slots=2,
+    max_jobs=4,
+    drain_by="mia@n1",
+    drain_reason="swap NIC",
+    is_drained=True,
 )
 LOGS = c.LogSelection(
     chooser="0,3,!gpu-03/local:2",

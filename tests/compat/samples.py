@@ -11,11 +11,13 @@ import msgspec
 
 from protocol.coordinator_events import Phase, RunRecord, Seat
 from protocol.errors import Place
+from protocol.fleet_events import Drain, NodeRecord
 from protocol.job import Job
 from protocol.messages import control as c
 from protocol.messages import decoder
 from protocol.messages import fleet as f
 from protocol.messages import member as m
+from protocol.messages import upkeep as u
 from protocol.messages import witness as w
 from protocol.messages.runner import Record, TakeOn, decode_record, decode_take_on
 from protocol.restart import Ledger
@@ -37,6 +39,35 @@ from tests.compat.parts import (
 
 Samples = tuple[Callable[[bytes], Any], Sequence[msgspec.Struct]]
 """How they are decoded, and what they are."""
+
+FACTS = f.NodeFacts(
+    host="gpu-02",
+    boot_id="0f7c2a51",
+    kernel="6.8.0",
+    python="3.11.9",
+    supd="0.1.0",
+    cpus=96,
+    memory_bytes=1 << 40,
+    devices="8 NVIDIA H100 80GB HBM3",
+)
+START = c.Start(
+    request_id="r1",
+    job_file=b'name = "train"\n',
+    source="train.toml",
+    folder="/home/me",
+    python="/usr/bin/python3",
+    env={b"A": b"\xff"},
+    limits={"nofile": 1024},
+    umask=0o22,
+    check_only=True,
+    settings=("stop.grace=45s",),
+    name="train2",
+    args=("--lr", "1"),
+    replace=True,
+    columns=88,
+    is_ascii=True,
+    allow_mixed=True,
+)
 
 VERSION_1: dict[str, Samples] = {
     "to-coordinator": (
@@ -71,8 +102,14 @@ VERSION_1: dict[str, Samples] = {
             m.AnswerFor(node="n1", incarnation="00ee00ee00ee00ee", answer=m.Answer(number=9, epoch=7, order=m.Wait())),
             m.Answer(number=9, epoch=7, order=m.Tell()),
             m.Answer(number=9, epoch=7, order=m.Run(assignment=ASSIGNMENT)),
+            m.Answer(number=9, epoch=7, order=m.Run(assignment=ASSIGNMENT, awaits_save=True)),
             m.Answer(number=9, epoch=7, order=m.Stop(generation=3, grace_s=5.0, now=True)),
             m.Answer(number=9, epoch=7, order=m.Stop(generation=3)),
+            m.Answer(
+                number=9,
+                epoch=7,
+                order=m.Stop(generation=3, pre_wait_s=60.0, is_answered=True, reason="n2 is to be free"),
+            ),
             m.Answer(number=9, epoch=7, order=m.Wait()),
             m.Answer(number=9, epoch=7, order=m.Release()),
         ],
@@ -101,16 +138,7 @@ VERSION_1: dict[str, Samples] = {
                 port=29410,
                 join=("n1:29410", "10.0.0.2:29410"),
                 labels={"rack": "r2"},
-                facts=f.NodeFacts(
-                    host="gpu-02",
-                    boot_id="0f7c2a51",
-                    kernel="6.8.0",
-                    python="3.11.9",
-                    supd="0.1.0",
-                    cpus=96,
-                    memory_bytes=1 << 40,
-                    devices="8 NVIDIA H100 80GB HBM3",
-                ),
+                facts=FACTS,
                 wall_s=1770000000.25,
             ),
             f.Join(
@@ -160,6 +188,8 @@ VERSION_1: dict[str, Samples] = {
                 join=("n1:29410",),
                 epoch=7,
                 host="6c2f0e2d5b1f0e2d",
+                slots=("GPU-5ee1c0de", ""),
+                max_jobs=4,
             ),
         ],
     ),
@@ -176,6 +206,7 @@ VERSION_1: dict[str, Samples] = {
             ),
             f.NodeReport(number=1),
             f.NodeReport(number=13, runners=("00ff00ff00ff00ff",)),
+            f.NodeReport(number=14, signals={"SIGTERM": 1, "SIGUSR1": 2}, old=("train@0a0b0c",)),
         ],
     ),
     "to-node": (
@@ -189,6 +220,7 @@ VERSION_1: dict[str, Samples] = {
             f.JoinRefused(code="F302", message="no"),
             f.NodeOrder(number=12, epoch=7, wanted=("train@1a2b3c",), settled=("00ee00ee00ee00ee",)),
             f.NodeOrder(number=1, epoch=7),
+            f.NodeOrder(number=14, epoch=7, forgotten=("train@0a0b0c",)),
             f.JoinRefused(code="F308", message="n2 does not host", host=KNOWN_HOST),
         ],
     ),
@@ -274,7 +306,22 @@ VERSION_1: dict[str, Samples] = {
                 generation=3,
                 seats=(Seat(node="n2", incarnation="00ff", assignment=ASSIGNMENT),),
                 has_started=True,
-                ledger=Ledger(used=2, streak=1, lost=1, saved_step=12000, ports=1),
+                ledger=Ledger(
+                    used=2,
+                    infra_used=4,
+                    stamps=(812.5, 900.0),
+                    infra_stamps=(1.5,),
+                    time_s=1000.5,
+                    streak=1,
+                    step=12001,
+                    saved_step=12000,
+                    causes={"SIGKILL": 1, "RuntimeError at train.py:31": 2},
+                    last_cause="SIGKILL",
+                    last_step=12001,
+                    same=1,
+                    ports=1,
+                    lost=1,
+                ),
                 backoff_s=2.5,
                 restart_reason="rank 4 was killed",
                 stop=m.Stop(generation=3, grace_s=5.0),
@@ -290,6 +337,15 @@ VERSION_1: dict[str, Samples] = {
                 stalled=(6,),
                 is_taken_over=True,
                 reason="stopped by me",
+                made_no_progress=True,
+                nnodes=(2, 3),
+                nnodes_replaced=(1, 2),
+                nnodes_before=(1, 1),
+                scale_left_s=1680.5,
+                preempted={"n5": "5b1f0e2d5b1f0e2d/7"},
+                noticed={"n5": "n5-77"},
+                revision=2,
+                planned="scaled by me",
                 last_parts={"n2": RENEWAL},
             ),
             RunRecord(),
@@ -297,33 +353,62 @@ VERSION_1: dict[str, Samples] = {
             RunRecord(is_taken_over=True, newer=4),
         ],
     ),
+    "node-record": (
+        decoder(NodeRecord),
+        [
+            NodeRecord(
+                name="n2",
+                identity="5b1f0e2d5b1f0e2d",
+                incarnation=7,
+                address="10.0.0.2",
+                port=29410,
+                joined=1,
+                labels={"rack": "r2"},
+                facts=FACTS,
+                clock_off_s=-2.5,
+                joined_wall_s=1770000000.25,
+                is_away=True,
+                slots=("0", "1"),
+                max_jobs=4,
+                drain=Drain(
+                    by="mia@n1",
+                    reason="swap NIC",
+                    at_checkpoint=False,
+                    go_wall_s=1770001800.25,
+                    is_free=True,
+                ),
+                troubles=(1769990000.0, 1769990060.5),
+                undrained=2,
+                forgiven={"SIGUSR1": 1},
+            ),
+            NodeRecord(
+                name="n3",
+                identity="6c2f0e2d5b1f0e2d",
+                incarnation=1,
+                address="10.0.0.3",
+                port=29410,
+                joined=2,
+                drain=Drain(by="mia@n1", go_wall_s=1770001800.25),
+            ),
+        ],
+    ),
     "job": (decoder(Job), [JOB, SMALL_JOB]),
     "greeting": (c.decode_greeting, [c.Greeting(control_version=1, supd_version="0.1.0", node="n1")]),
     "requests": (
         c.decode_request,
         [
-            c.Start(
-                request_id="r1",
-                job_file=b'name = "train"\n',
-                source="train.toml",
-                folder="/home/me",
-                python="/usr/bin/python3",
-                env={b"A": b"\xff"},
-                limits={"nofile": 1024},
-                umask=0o22,
-                check_only=True,
-                settings=("stop.grace=45s",),
-                name="train2",
-                args=("--lr", "1"),
-                replace=True,
-                columns=88,
-                is_ascii=True,
-                allow_mixed=True,
-            ),
+            START,
             c.StopRun(run="train", all_runs=True, grace_s=5.0, now=True),
             c.StopRun(),
             c.RestartRun(run="train", reason="new data", without="n3"),
+            c.RestartRun(run="train", reason="new data", job=START),
             c.DeclareLost(node="n2", check_only=True),
+            u.DrainNodes(nodes=("n2", "n3"), at="time", after_s=60.0, deadline_s=600.0, reason="swap NIC"),
+            u.DrainNodes(nodes=("n2",)),
+            u.UndrainNodes(nodes=("n2",)),
+            u.ScaleRun(run="train", nnodes=(2, 3), deadline_s=60.0),
+            u.ResumeRun(run="train"),
+            u.AskPolicy(run="train", exit_code=139, times=5),
             c.GetNodes(node="n2"),
             c.GetNodes(),
             c.GetStatus(run="train", with_ranks=True),
@@ -364,6 +449,13 @@ VERSION_1: dict[str, Samples] = {
                 warnings=("nofile is cut",),
             ),
             c.Done(),
+            u.Policy(
+                run="train@1a2b3c",
+                steps=(
+                    u.PolicyStep(number=1, action="restart", delay_s=2.5, charged=True, why="restart 3 of 10"),
+                    u.PolicyStep(number=2, action="hold", delay_s=0.0, charged=False, why="no progress"),
+                ),
+            ),
             c.Statuses(runs=(RUN_STATUS,)),
             c.Nodes(nodes=(NODE_STATUS,)),
             c.EventRecord(

@@ -6,10 +6,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import hypothesis
 import pytest
 import uvloop
 
 from tests.e2e.supd import Supd, running_supd
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # how long a test takes is no test
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -98,7 +98,8 @@ def error_codes() -> set[str]:
     """Every code in the source: written out, or a letter before a `Kind`."""
     found = set()
     for folder in ("protocol", "supervisor"):
-        for path in sorted({*(ROOT / folder).rglob("*.py")} - {ROOT / "supervisor" / "cli" / "codes.py"}):
+        told = {ROOT / "supervisor" / "cli" / name for name in ("codes.py", "file_codes.py")}
+        for path in sorted({*(ROOT / folder).rglob("*.py")} - told):
             letters = LETTERS_OF_KINDS.get(str(path.relative_to(ROOT)), "JS")
             for node in ast.walk(ast.parse(path.read_text())):
                 match node:
@@ -134,7 +135,7 @@ def emitted() -> dict[str, set[str]]:
     of_incidents: set[str] = set()  # which are noted in one place, for both kinds
     for folder in ("protocol", "supervisor/daemon"):
         for _, call in calls(folder):
-            if called(call) not in ("_note", "Note", "_of_incident") or not call.args:
+            if called(call) not in ("note", "_note", "Note", "_of_incident") or not call.args:
                 continue
             names = {keyword.arg for keyword in call.keywords if keyword.arg}
             tables = [arg.keys for arg in call.args if isinstance(arg, ast.Dict)]

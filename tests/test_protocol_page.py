@@ -14,13 +14,13 @@ import msgspec
 import pytest
 
 from protocol import coordinator_events, framing, job, restart, timing, versions
-from protocol.messages import Message, control, fleet, member, runner, witness
+from protocol.messages import Message, control, fleet, member, runner, upkeep, witness
 from supervisor.daemon import door
 from tests.e2e.fleet import running_fleet
 from tests.e2e.supd import TIMEOUT_S
 
 PAGE = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
-MODULES = (fleet, member, timing, witness, job, control, runner, coordinator_events, restart)
+MODULES = (fleet, member, timing, witness, job, control, upkeep, runner, coordinator_events, restart)
 
 
 STRUCTS = [

@@ -31,4 +31,5 @@ def fleet(whole: Fleet) -> Iterator[Fleet]:
     whole.host.wait_until_ready()
     whole.wait_joined(*whole.nodes)
     whole.host.supctl("stop", "--all", "--now", check=False)  # it has nothing to stop where all is well
+    whole.host.supctl("undrain", *whole.nodes)  # what went wrong on them is held against none
     wait_for("nothing to be left", lambda: not survivors(whole))

@@ -48,6 +48,7 @@ def test_a_worker_has_the_whole_contract_of_torchrun_and_ours_and_nothing_else(s
             assert error_file.parent == Path(status["logs_dir"], f"gen-{generation:04d}")
             assert env.pop("SUPD_RUNNER")
             assert Path(env.pop("SUPD_HEARTBEAT")).name == f"gen-{generation:04d}-rank-{rank:05d}"
+            assert Path(env.pop("SUPD_STOP_FILE")).name == f"gen-{generation:04d}-stop.json"
             assert Path(env.pop("PYTHONPATH"), "supd/beat.py").is_file()
             assert env.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # Python's own, where there is no locale (PEP 538)
             assert env == {

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.fleet import Fleet, running_fleet
 from tests.e2e.supd import alive, wait_for
 
-AT_ONCE = '[restart]\nbackoff = "0s"\n'
+AT_ONCE = '[restart]\nbackoff = "0s"\nexclude_node_after = 0\n'
 
 
 @pytest.fixture

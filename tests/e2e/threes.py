@@ -9,7 +9,9 @@ from typing import Any
 from tests.e2e.fleet import Fleet
 from tests.e2e.supd import Supd, wait_for
 
-AT_ONCE = '[restart]\nbackoff = "0s"\nbackoff_max = "0s"\n'
+AT_ONCE = '[restart]\nbackoff = "0s"\nbackoff_max = "0s"\nexclude_node_after = 0\n'
+"""What tests do to nodes, again and again, is held against none."""
+
 SIZES = {
     "fixed": "nnodes = 3\n",
     "standby": 'nnodes = "2:3"\n',

@@ -1,6 +1,6 @@
 """Cases H79 to H82 of the field reports: accelerators, threads, and how many ranks "auto" and "cpu" are.
 
-No GPU is needed: what is looked at are variables, CPUs and quotas. The second node of H80 is left out.
+No GPU is needed: what is looked at are variables, CPUs and quotas.
 """
 
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.shell.devices import count_ranks
+from tests.e2e.fleet import Fleet
 from tests.e2e.places import with_cpu_quota
 from tests.e2e.supd import Supd, running_supd
 from tests.e2e.surroundings import SCRIPT, Born, report
@@ -49,6 +50,26 @@ def test_entries_of_cuda_visible_devices_are_never_numbers_and_keep_their_order(
     assert [rank.env["CUDA_VISIBLE_DEVICES"] for rank in ranks] == devices.split(",")
 
 
+@pytest.mark.parametrize("devices", ["GPU-8932f937,GPU-11111111", "3,1"])
+def test_jobs_that_share_a_node_get_entries_of_the_one_that_supd_was_started_with(
+    short_dir: Path, devices: str
+) -> None:
+    """H79. By their names and in their order: each job has its own; one for the whole node has them all."""
+    with running_supd(short_dir, env={"CUDA_VISIBLE_DEVICES": devices}) as supd:
+        runs = [supd.start_job(supd.job(name, "sleeper.py", nproc=1)) for name in ("first", "second")]
+        seen = []
+        for run in runs:
+            supd.wait_state(run, "running")
+            (rank,) = supd.ranks(run)
+            variables = Path(f"/proc/{rank['pid']}/environ").read_bytes().decode().split("\0")
+            seen += [line.partition("=")[2] for line in variables if line.startswith("CUDA_VISIBLE_DEVICES=")]
+        assert seen == devices.split(",")
+        supd.supctl("stop", "--all")
+        assert [rank.env["CUDA_VISIBLE_DEVICES"] for rank in born_as(supd, '"gpu"')] == [devices] * 2
+        ranks = born_as(supd, "2", tables='[devices]\nvisibility = "virtual"\n')
+        assert [rank.env["CUDA_VISIBLE_DEVICES"] for rank in ranks] == devices.split(",")
+
+
 def test_devices_that_the_job_file_sets_are_those_that_count(supd: Supd) -> None:
     """H79."""
     ranks = born_as(supd, '"auto"', run='env = { CUDA_VISIBLE_DEVICES = "GPU-b,GPU-a,GPU-c" }')
@@ -87,6 +108,27 @@ def test_omp_num_threads_is_the_users_wherever_it_is_set_and_else_torchruns_defa
         ranks = born_as(supd, nproc, env=env, run=run, tables=tables)
         seen = {rank.env.get("OMP_NUM_THREADS") for rank in ranks}
         assert seen == {expected}, (nproc, env, run, tables)
+
+
+@pytest.mark.parametrize(
+    ("env", "run", "expected"),
+    [({}, "", "1"), ({"OMP_NUM_THREADS": "7"}, "", "7"), ({}, 'env = { OMP_NUM_THREADS = "5" }', "5")],
+)
+def test_omp_num_threads_is_the_same_on_every_node(
+    short_dir: Path, env: dict[str, str], run: str, expected: str
+) -> None:
+    """H80: a user's value is not lost on other nodes, whatever the supd there was started with."""
+    fleet = Fleet(short_dir, 2)
+    fleet["a"].env.pop("OMP_NUM_THREADS", None)
+    fleet["b"].env["OMP_NUM_THREADS"] = "3"
+    try:
+        fleet.start()
+        job = fleet.host.job("born", str(SCRIPT), str(fleet.host.folder), run=run, tables="nnodes = 2\n")
+        fleet.host.supctl("start", str(job), "--follow", "--quiet", env=env)
+        born = [report(fleet.host, rank).env for rank in range(4)]
+        assert [(one["SUPD_NODE"], one["OMP_NUM_THREADS"]) for one in born] == [(n, expected) for n in "aabb"]
+    finally:
+        fleet.close()
 
 
 def test_nproc_cpu_counts_the_cpus_of_supds_affinity(short_dir: Path) -> None:

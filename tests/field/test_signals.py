@@ -145,9 +145,9 @@ def test_jobs_outlive_a_supd_that_is_ended_with_ctrl_c(supd: Supd) -> None:
 
 
 def test_supd_runner_and_guard_survive_usr1_and_usr2(supd: Supd) -> None:
-    """H11. A cluster's early warning kills none of them. Left out: passing it on, which is the front's (with its list
-    of signals); supd serves many jobs, and none of theirs gets it. A runner that is only just starting, and has no
-    run yet, is waited for: it could be killed, and would be replaced.
+    """H11. A cluster's early warning kills none of them, and reaches no worker of a job that has not asked for it. Left
+    out: the front. A runner that is only just starting, and has no run yet, is waited for: it could be killed, and
+    would be replaced.
     """
     run = running(supd, supd.job("train", "signals.py"))
     before = pids(supd, run)
@@ -155,7 +155,7 @@ def test_supd_runner_and_guard_survive_usr1_and_usr2(supd: Supd) -> None:
     wait_for("a ready runner", lambda: len(supd.runner_pids()) == len(["this run's", "the ready one"]))
     supervisors = [supd.process.pid, *supd.runner_pids(), *supd.guard_pids()]
     assert len(supervisors) == 5
-    wait_for("them to be up", lambda: all(_ignores(pid, signal.SIGUSR2) for pid in supervisors))
+    wait_for("them to be up", lambda: all(_survives(pid, signal.SIGUSR2) for pid in supervisors))
     for pid in supervisors:
         os.kill(pid, signal.SIGUSR1)
         os.kill(pid, signal.SIGUSR2)
@@ -165,10 +165,50 @@ def test_supd_runner_and_guard_survive_usr1_and_usr2(supd: Supd) -> None:
     assert _names(supd, "got-*") == []
 
 
-def _ignores(pid: int, number: int) -> bool:
-    """By proc_pid_status(5)."""
+def _survives(pid: int, number: int) -> bool:
+    """Whether it ignores or catches the signal, by proc_pid_status(5)."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return bool(int(status["SigIgn"], 16) >> (number - 1) & 1)
+    return bool((int(status["SigIgn"], 16) | int(status["SigCgt"], 16)) >> (number - 1) & 1)
+
+
+PREEMPTION = """
+[preemption]
+signals = ["SIGUSR1"]
+[stop]
+pre_signal = "SIGUSR1"
+pre_wait = "30s"
+grace = "30s"
+"""
+
+
+def test_a_warning_to_supd_reaches_every_worker_of_a_job_that_lists_it_once_and_no_other_one(supd: Supd) -> None:
+    """H11. Its workers get `pre_signal`, save, and end; supd goes on, and so does a job that lists another signal."""
+    listing = running(supd, supd.job("lists", "signals.py", "--end-on", "SIGUSR1", tables=PREEMPTION))
+    other = running(supd, supd.job("other", "signals.py", tables=PREEMPTION.replace("USR1", "USR2")))
+    assert supd.process is not None
+    os.kill(supd.process.pid, signal.SIGUSR1)
+    status = supd.wait_state(listing, "preempted", "failed", "succeeded", "stopped")
+    assert (status["state"], status["restarts_used"]) == ("preempted", 0), status
+    assert [_got(supd, "lists", rank) for rank in (0, 1)] == [["SIGUSR1"], ["SIGUSR1"]]
+    assert (supd.status(other)["state"], _names(supd, "got-other-*")) == ("running", [])
+    assert supd.process.poll() is None
+
+
+def test_a_run_is_told_of_a_supd_that_is_ended_where_it_takes_that_for_a_notice(supd: Supd) -> None:
+    """TERM ends supd as ever; a job that lists it is told first, and saves meanwhile."""
+    tables = PREEMPTION.replace('["SIGUSR1"]', '["SIGTERM"]')
+    running(supd, supd.job("told", "signals.py", "--end-on", "SIGUSR1", tables=tables))
+    assert supd.process is not None
+    os.kill(supd.process.pid, signal.SIGTERM)
+    assert supd.process.wait(60) == 0
+    wait_for("its workers to be told", lambda: [_got(supd, "told", rank) for rank in (0, 1)] == [["SIGUSR1"]] * 2)
+    supd.launch()
+
+
+def _got(supd: Supd, job: str, rank: int) -> list[str]:
+    """The signals that a rank of signals.py got."""
+    path = supd.folder / f"got-{job}-{rank}"
+    return path.read_text().splitlines() if path.exists() else []
 
 
 # --- H12 ---------------------------------------------------------------------------------------------------------

@@ -56,6 +56,8 @@ class Sources:
         self._node = node
         self._logs_dir = logs_dir
         self._generation = run.machine.generation
+        # What each node had at first says nothing of output that came later.
+        self._was_over = run.is_settled and generation >= 0
         self._away: dict[str, _Away] = {}
         self._open: set[str] = {node}  # of which something may come
         self._there: dict[str, tuple[int, ...]] = {}  # the generations that each that has ended had output of
@@ -140,8 +142,7 @@ class Sources:
             behind = (machine.generation if selection.generation is None else first) + 1
             seated = [node for node, seat in machine.seats.items() if self._choice.may_have(seat)]
             keep = self._run.job.spec.logs.keep_generations
-            is_over = self._run.is_settled and machine.generation >= 0
-            for text in not_kept(self._there, range(first, behind), keep, seated if is_over else ()):
+            for text in not_kept(self._there, range(first, behind), keep, seated if self._was_over else ()):
                 source.notice(text)
         source.end()
 

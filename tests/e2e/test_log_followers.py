@@ -129,3 +129,10 @@ def test_a_start_that_is_followed_ends_with_the_outcome_though_supd_died(supd: S
     numbers = [int(line.split()[-1]) for line in follower.lines() if "rank 0 line" in line]
     assert numbers == list(range(len(numbers)))
     assert follower.err.read_text().splitlines()[-1].startswith("✓ count@")
+
+
+def test_who_follows_from_the_start_is_not_told_that_output_is_missing(supd: Supd) -> None:
+    (supd.folder / "enough").touch()
+    followed = supd.supctl("start", str(supd.job("count", "counter.py", str(supd.folder))), "--follow")
+    assert "rank 0 line 0" in followed.stdout
+    assert "not kept" not in followed.stdout + followed.stderr

@@ -19,8 +19,6 @@ to it. R8 what was accepted, and a generation with its full assignment, is persi
 A runner never makes this machine raise: what it says is checked against what was assigned, and ignored else.
 """
 
-from collections.abc import Callable
-
 from protocol import notes, orders, verdict
 from protocol.case import ended_at_s
 from protocol.coordinator_events import (
@@ -40,7 +38,6 @@ from protocol.coordinator_events import (
     Roster,
     RunnerFailed,
     RunnerGone,
-    RunRecord,
     ScaleRequested,
     Send,
     StopRequested,
@@ -48,13 +45,11 @@ from protocol.coordinator_events import (
     Tick,
 )
 from protocol.generation import Generation
-from protocol.job import JobSpec
 from protocol.member_events import SETTLED
 from protocol.messages.control import Incident
 from protocol.messages.member import Answer, Part, Release, Renewal
 from protocol.planned import Planned
 from protocol.takeover import Takeover, slots_of
-from protocol.timing import DEFAULTS, Timing
 
 
 class Coordinator(Planned):
@@ -64,19 +59,6 @@ class Coordinator(Planned):
     fresh one; with `allow_mixed` nodes need not run the same. `timing` holds for the generations to come; with
     `keeps_isolated` their leases never end.
     """
-
-    def __init__(
-        self,
-        spec: JobSpec,
-        record: RunRecord,
-        epoch: int,
-        draw: Callable[[], float],
-        *,
-        allow_mixed: bool = False,
-        timing: Timing = DEFAULTS,
-        keeps_isolated: bool = False,
-    ) -> None:
-        super().__init__(spec, record, epoch, draw, timing, allow_mixed=allow_mixed, keeps_isolated=keeps_isolated)
 
     # --- the door ------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from protocol.restart import MAX_RESTARTS, Again, GiveUp, decide
 from protocol.run_state import RunState
 from protocol.seating import seats_for
 from protocol.text import one_line, some_of
-from protocol.timing import Timing
+from protocol.timing import DEFAULTS, Timing
 
 NOTE_TIME_S = 600.0
 """How often the run's own time is noted, where restarts count within a window: so much of it is lost with supd."""
@@ -36,10 +36,10 @@ class Life(RunState):
         record: RunRecord,
         epoch: int,
         draw: Callable[[], float],
-        timing: Timing,
         *,
-        allow_mixed: bool,
-        keeps_isolated: bool,
+        allow_mixed: bool = False,
+        timing: Timing = DEFAULTS,
+        keeps_isolated: bool = False,
     ) -> None:
         super().__init__(spec, record, epoch, timing, allow_mixed=allow_mixed)
         self.keeps_isolated = keeps_isolated

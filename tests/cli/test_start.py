@@ -24,7 +24,8 @@ from protocol.messages.control import (
     Watch,
 )
 from protocol.toml_text import MAX_FILE_BYTES
-from supervisor.cli import follow, start, submission, watching
+from supervisor.cli import follow, start, watching
+from supervisor.shell.pythons import find_python
 from tests.cli.conftest import Daemon, Script, Step, Supctl, a_run
 
 RUN = "hello@1a2b3c"
@@ -96,11 +97,10 @@ def test_supd_gets_the_file_and_the_place_it_was_started_from(
     python = tmp_path / "venv" / "bin" / "python3"
     python.parent.mkdir(parents=True)
     python.touch(0o755)
-    os.environb[b"ODD"] = b"\xff\xfe"
+    monkeypatch.setenv("ODD", os.fsdecode(b"\xff\xfe"))
     monkeypatch.chdir(tmp_path)
     fake = daemon(accepting())
     assert supctl("start", "job.toml", "--detach").code == 0
-    monkeypatch.delenv("ODD")
     [request] = fake.requests
     assert isinstance(request, Start)
     assert request.job_file == b'name = "hello"\n'
@@ -119,16 +119,16 @@ def test_without_a_virtual_environment_the_first_python_on_the_path_is_the_inter
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).touch(0o755)
     path = os.pathsep.join(str(tmp_path / folder) for folder in ("none", "a", "b"))
-    assert submission.find_python({"PATH": path}) == str(tmp_path / "a" / "python")
-    assert submission.find_python({"PATH": str(tmp_path)}) == ""
+    assert find_python({"PATH": path}) == str(tmp_path / "a" / "python")
+    assert find_python({"PATH": str(tmp_path)}) == ""
 
 
 def test_the_environment_supd_is_in_is_taken_only_where_there_is_no_other_python(tmp_path: Path) -> None:
     (tmp_path / "python3").touch(0o755)
     own = os.path.dirname(sys.executable)
-    assert submission.find_python({"PATH": f"{own}{os.pathsep}{tmp_path}"}) == str(tmp_path / "python3")
-    assert os.path.dirname(submission.find_python({"PATH": own})) == own
-    assert os.path.dirname(submission.find_python({"PATH": str(tmp_path), "VIRTUAL_ENV": sys.prefix})) == own
+    assert find_python({"PATH": f"{own}{os.pathsep}{tmp_path}"}) == str(tmp_path / "python3")
+    assert os.path.dirname(find_python({"PATH": own})) == own
+    assert os.path.dirname(find_python({"PATH": str(tmp_path), "VIRTUAL_ENV": sys.prefix})) == own
 
 
 def test_quiet_prints_the_run_and_nothing_else(supctl: Supctl, daemon: Daemon, job_file: str) -> None:

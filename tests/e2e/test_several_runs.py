@@ -1,5 +1,6 @@
 """Several runs share the slots of a node: none has two owners, who does not fit waits in order and says for what."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_nobody_overtakes_a_job_that_waits_for_a_whole_node(short_dir: Path) -> 
 
 def devices(supd: Supd, run: str) -> set[str]:
     """What the ranks of a run have for CUDA_VISIBLE_DEVICES."""
-    born = [Path(f"/proc/{rank['pid']}/environ").read_bytes().decode().split("\0") for rank in supd.ranks(run)]
+    born = [os.fsdecode(Path(f"/proc/{rank['pid']}/environ").read_bytes()).split("\0") for rank in supd.ranks(run)]
     return {line.partition("=")[2] for lines in born for line in lines if line.startswith("CUDA_VISIBLE_DEVICES=")}
 
 

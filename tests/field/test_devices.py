@@ -61,7 +61,7 @@ def test_jobs_that_share_a_node_get_entries_of_the_one_that_supd_was_started_wit
         for run in runs:
             supd.wait_state(run, "running")
             (rank,) = supd.ranks(run)
-            variables = Path(f"/proc/{rank['pid']}/environ").read_bytes().decode().split("\0")
+            variables = os.fsdecode(Path(f"/proc/{rank['pid']}/environ").read_bytes()).split("\0")
             seen += [line.partition("=")[2] for line in variables if line.startswith("CUDA_VISIBLE_DEVICES=")]
         assert seen == devices.split(",")
         supd.supctl("stop", "--all")

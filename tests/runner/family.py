@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.shell import cgroup, guarding, tree
-from tests.runner.processes import WORKERS, end, is_gone, present, wait_until
+from tests.runner.processes import WORKERS, end, end_below, is_gone, present, wait_until
 
 STAND_IN = os.path.join(WORKERS, "stand_in.py")
 STRAYS = ["deaf", "daemon", "orphan", "storm"]
@@ -25,7 +25,7 @@ class Family:
         lock_fd = os.open(self.lock, os.O_RDWR | os.O_CREAT)
         fcntl.flock(lock_fd, fcntl.LOCK_EX)
         runner = [sys.executable, STAND_IN, incarnation, str(lock_fd), group or "-", *strays]
-        argv = [*user, *guarding.guard_argv(incarnation, lock_fd, group, runner)]
+        argv = [*user, *guarding.guard_argv(guarding.guard_options(incarnation, lock_fd, group), runner)]
         self.started: list[tree.Process] = []
         # What a careless parent hands down: an ignored SIGCHLD, a blocked SIGTERM, a descriptor.
         theirs, ours = os.pipe()
@@ -43,6 +43,7 @@ class Family:
         os.close(theirs)
         os.close(ours)
         self.lock_fd = lock_fd
+        self.subreapers = [present(self.guard.pid)]
 
     def read(self) -> tuple[str, Any]:
         """The next line that somebody in the family says."""
@@ -56,6 +57,7 @@ class Family:
         """The facts of the runner, after it and its strays have said `lines` lines."""
         facts = dict(self.read() for _ in range(lines))["facts"]
         self.runner = present(facts["pid"])
+        self.subreapers.append(self.runner)
         return dict(facts)
 
     def hold(self, lease: str) -> None:
@@ -97,8 +99,10 @@ class Family:
         assert [process for process in (self.runner, *self.started) if not is_gone(process)] == []
 
     def close(self) -> None:
-        self.guard.kill()
-        end([*self.started, *([self.runner] if hasattr(self, "runner") else [])])
+        """End all of it, whatever it has had no time to tell us of too: that holds our pipe open."""
+        for subreaper in self.subreapers:  # the guard, and the runner in case that the guard is dead already
+            end_below(subreaper)
+        end([*self.subreapers, *self.started])
         self.guard.communicate(timeout=15)
 
 

@@ -1,6 +1,7 @@
 """Real processes for the tests of this folder: started, waited for, and ended whatever happens."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -73,4 +74,13 @@ def stray(kind: str, count: int, env: dict[str, str]) -> Iterator[dict[str, list
 def end(started: list[tree.Process]) -> None:
     """End what is left of them, each by pid and start time."""
     for process in started:
-        tree.signal_process(process, 9)
+        tree.signal_process(process, signal.SIGKILL)
+
+
+def end_below(subreaper: tree.Process) -> None:
+    """End whatever is below a subreaper, known to us or not; nothing to do where that one is gone.
+
+    It is stopped from now on: it starts nobody any more, and still gets every orphan, so that nobody escapes.
+    """
+    if tree.signal_process(subreaper, signal.SIGSTOP):
+        tree.kill_all(lambda: tree.descendants(subreaper.pid, tree.processes()))

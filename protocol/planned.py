@@ -87,21 +87,22 @@ class Planned(Life):
 
     # --- notice --------------------------------------------------------------------------------------------------
 
-    def see_nodes(self, now_s: float) -> None:
-        """The fleet has changed: some nodes may be about to be taken away, or may be used again."""
+    def see_nodes(self) -> None:
+        """The fleet has changed: some nodes may be about to be taken away, or may be used again. All of that is taken
+        in before a generation is begun of it."""
         roster = {node.name: node for node in self.rendezvous.seen}
         over = [name for name in self.preempted if name in roster and _is_another(roster[name], self.preempted[name])]
         lifted = [name for name in over if is_lifted(self.preempted[name], roster[name].start)]
-        self._withdraw(lifted, "an operator wants that", now_s)
-        self._withdraw(over, "its supd was started anew", now_s)
-        self._withdraw([name for name in self.preempted if name not in roster], "the fleet has forgotten it", now_s)
+        self._withdraw(lifted, "an operator wants that")
+        self._withdraw(over, "its supd was started anew")
+        self._withdraw([name for name in self.preempted if name not in roster], "the fleet has forgotten it")
         self.noticed = {node: told for node, told in self.noticed.items() if node in roster}
         listed = set(self.spec.preemption.signals)
         if not listed:
             return
         told = {name: sorted(node.signals & listed) for name, node in roster.items() if node.signals}
         found = {name: f"{signals[0]} to its supd" for name, signals in told.items() if signals}
-        self._give_notice({name: why for name, why in found.items() if self._concerns(roster[name])}, now_s)
+        self._give_notice({name: why for name, why in found.items() if self._concerns(roster[name])})
 
     def _concerns(self, node: RosterNode) -> bool:
         return node.name in self.seats or matches(self.rendezvous.topology, node)
@@ -111,18 +112,20 @@ class Planned(Life):
         if renewal.notice:
             if self.noticed.get(node) != incarnation:  # else told before: what an operator has lifted since stays so
                 self.noticed = {**self.noticed, node: incarnation}
-                self._give_notice({node: renewal.notice}, now_s)
+                self._give_notice({node: renewal.notice})
+                self.form_if_forming(now_s)
             return
         was_its = self.noticed.get(node) == incarnation
         self.noticed = {name: told for name, told in self.noticed.items() if name != node}
         if was_its and not self._has_signal(node):
-            self._withdraw([node], "its runner says so", now_s)
+            self._withdraw([node], "its runner says so")
+            self.form_if_forming(now_s)
 
     def _has_signal(self, node: str) -> bool:
         """Whether its supd was sent one that is a notice: that is not taken back."""
         return not self.rendezvous.signals(node).isdisjoint(self.spec.preemption.signals)
 
-    def _give_notice(self, found: dict[str, str], now_s: float) -> None:
+    def _give_notice(self, found: dict[str, str]) -> None:
         new = {node: why for node, why in found.items() if node not in self.preempted}
         if not new:
             return
@@ -132,9 +135,8 @@ class Planned(Life):
             self.note("preemption.noticed", f"{node} will be taken away: {one_line(why)}", node=node, why=one_line(why))
         if self.phase is Phase.STOPPING and self.planned and any(node in self.seats for node in new):
             self._leave_taken()  # one change, whoever was first
-        self.form_if_forming(now_s)
 
-    def _withdraw(self, nodes: list[str], why: str, now_s: float) -> None:
+    def _withdraw(self, nodes: list[str], why: str) -> None:
         over = [node for node in nodes if node in self.preempted]
         if not over:
             return
@@ -142,7 +144,6 @@ class Planned(Life):
         self.rendezvous.give_notice(self.preempted)
         for node in over:
             self.note("preemption.withdrawn", f"{node} may be used again: {why}", node=node)
-        self.form_if_forming(now_s)
 
     # --- at the end of each event --------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ generation goes before it.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from protocol.coordinator_events import Note
+from protocol.dataclass import dataclass, replace
 from protocol.departures import what
 from protocol.job import JobSpec
 from protocol.messages.upkeep import PLAN_DEADLINE_S
@@ -97,6 +97,7 @@ class _Able:
 
     since_s: float
     saves: int
+    at_save: bool  # whether it waits for one: what was saved while it waited for something else does not count
 
 
 class Plans:
@@ -142,9 +143,10 @@ class Plans:
         self.changes = tuple(c.young(settled_s[c.key]) if c.key in young else c for c in wanted)
         notes = [] if is_new else [_dropped(key, now.generation) for key in sorted(self._told - keys)]
         self._told &= keys
-        could = {change.key for change in self.changes if not change.lacks}
-        self._able = {key: self._able.get(key, _Able(now_s, now.saves)) for key in could}
-        going = tuple(c for c in self.changes if c.key in could and self._goes(c, now, now_s))
+        able, known = {c.key: _Able(now_s, now.saves, c.at_save) for c in self.changes if not c.lacks}, self._able
+        are_same = {key for key in able.keys() & known.keys() if known[key].at_save == able[key].at_save}
+        self._able = {key: known[key] if key in are_same else new for key, new in able.items()}
+        going = tuple(c for c in self.changes if c.key in able and self._goes(c, now, now_s))
         notes += [_begun(change, now, now_s) for change in going]
         if not going:
             told = keys - young

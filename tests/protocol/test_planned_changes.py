@@ -68,6 +68,18 @@ def test_the_same_checkpoint_seen_later_by_another_runner_is_no_other_one() -> N
     assert fleet.phase == "stopping"
 
 
+def test_a_checkpoint_that_was_seen_while_the_drain_was_for_a_time_does_not_count_once_it_waits_for_one() -> None:
+    """Found by random seeds."""
+    fleet = pair_with_spare()
+    fleet.stands_by(20.0, "c")
+    fleet.roster(20.0, b={"drain": drain(at_checkpoint=False)})
+    fleet.save(21.0, "a", 400)
+    fleet.roster(22.0, b={"drain": drain()})
+    assert (fleet.phase, fleet.coordinator.plans.awaits_save) == ("running", True)
+    fleet.save(22.5, "a", 450)
+    assert fleet.phase == "stopping"
+
+
 def test_a_drain_goes_at_its_deadline_without_a_checkpoint() -> None:
     fleet = pair_with_spare()
     fleet.stands_by(28.0, "c")

@@ -147,6 +147,17 @@ def test_a_node_is_used_again_once_its_supd_has_another_start() -> None:
     assert set(fleet.coordinator.seats) == {"a", "b"}
 
 
+def test_what_is_told_at_once_of_several_nodes_is_taken_in_before_a_generation_begins_of_it() -> None:
+    """Found by random seeds: a generation began on the node that was back and on the one that was to go."""
+    fleet = running(nodes="abc", table=WAITS)
+    fleet.roster(20.0, b=TERM, c=TERM)
+    fleet.ends(21.0, "b")
+    fleet.ends(21.0, "a")
+    fleet.stands_by(29.0, "a", "b")
+    fleet.roster(30.0, a=TERM, b={"start": "b/2", "signals": frozenset()})
+    assert (fleet.phase, fleet.record.generation) == ("forming", 0)
+
+
 def test_what_an_operator_has_lifted_is_not_noticed_again_from_the_same_runner() -> None:
     fleet = running(nodes="ab", table=WAITS)
     fleet.says(20.0, "b", notice="SIGTERM to its runner")

@@ -204,7 +204,9 @@ class Invariants(Facts):
 
     def may_wait(self, run: str) -> bool:
         """Whether other runs have what a run needs."""
-        return self.setup.slots is not None and not self._slots.is_starved(run)
+        others = (record.phase for other, record in self.journal.runs.items() if other != run)
+        have_others = any(phase not in FINAL for phase in others)
+        return have_others and self.setup.slots is not None and not self._slots.is_starved(run)
 
     def owes(self, run: str, record: RunRecord) -> list[str]:
         """Nodes that a run is to leave, and could, and has not left."""

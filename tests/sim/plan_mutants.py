@@ -26,7 +26,7 @@ PLANNED = {
         "protocol.run_state", "            preempted=self.preempted,\n", "            preempted={},\n", P
     ),
     "a notice that supd tells of is not heard": Mutant(
-        "protocol.planned", "if self._concerns(roster[name])}, now_s)", "if False}, now_s)", P
+        "protocol.planned", "if self._concerns(roster[name])})", "if False})", P
     ),
     "a node under notice takes new work": Mutant(
         "protocol.departures", "return self.is_under_notice(node) or (", "return (", P

@@ -3,7 +3,7 @@ held (docs/protocol.md, P1-P4)."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
@@ -33,6 +33,13 @@ LIFTED_S = 30.0
 """How much earlier a notice may have been lifted than its node's supd, or runner, was heard to tell of it."""
 
 
+def ends_as_planned(before: RunRecord, record: RunRecord) -> bool:
+    """Whether a generation has just ended as planned: perhaps in the moment in which it began, of what had ended the
+    one before."""
+    is_another = (record.generation, record.planned) != (before.generation, before.planned)
+    return record.planned != "" and is_another
+
+
 class PlanRules:
     """Holds each record of a run against the one before it, and against what operators and machines have wanted."""
 
@@ -48,6 +55,7 @@ class PlanRules:
         match event:
             case ScaleRequested(nnodes):
                 truth.wishes.scales.add(nnodes)
+                truth.wishes.scaling_s = self._clock.now_s
             case Reloaded():
                 truth.asked_restart.add(machine.generation)
                 truth.gathers_since_s = self._clock.now_s
@@ -56,7 +64,8 @@ class PlanRules:
                 truth.wishes.may_resume = True
             case ResumeRequested():
                 truth.wishes.may_resume = True
-                truth.streak = 0
+                if machine.phase is Phase.HELD:
+                    truth.wishes.resumed.add(machine.generation)
             case _:
                 pass
 
@@ -66,19 +75,19 @@ class PlanRules:
         if isinstance(event, ScaleRequested) and record.phase not in FINAL:
             assert record.nnodes == event.nnodes, f"R8: {event} was accepted, and on disk is {record.nnodes}"
             wishes.scale, wishes.scales = event.nnodes, set()
-            wishes.scaled_s = self._clock.now_s
-            wishes.scale_go_s = self._clock.now_s + event.deadline_s
+            wishes.scaled_s, wishes.scale_go_s = wishes.scaling_s, wishes.scaling_s + event.deadline_s
 
     # --- each step -----------------------------------------------------------------------------------------------
 
     def check(self, run: str, before: RunRecord, record: RunRecord) -> None:
         """It is one that may be taken, for a reason that is true."""
         wishes, spec = self._facts.runs[run].wishes, self._facts.spec_of(run, record)
-        if record.planned and record.planned != before.planned:
+        if ends_as_planned(before, record):
             self._check_reason(run, record, spec)
             wishes.ends[record.generation] = record.planned
             self._check_free(before, record, spec)
-        if before.phase is Phase.STOPPING and record.phase is not Phase.STOPPING and before.restart is not None:
+        is_over = before.phase is Phase.STOPPING and record.phase is not Phase.STOPPING
+        if is_over and before.restart is not None and not self._has_overtaken(run, before, record):
             assert record.phase is not Phase.BACKOFF, f"a wait after what was wanted: {before.restart}"
             is_same = replace(record.ledger, time_s=0.0) == replace(before.ledger, time_s=0.0)
             assert is_same, f"charged for {before.restart}: {before.ledger} and {record.ledger}"
@@ -95,11 +104,20 @@ class PlanRules:
         if record.made_no_progress or (record.phase is Phase.HELD and "no progress:" in record.reason):
             assert any(wishes.saves.values()), f"{run} has made no progress, and nobody knows how far it was"
 
+    def _has_overtaken(self, run: str, before: RunRecord, record: RunRecord) -> bool:
+        """Whether a later generation, of which the coordinator knew nothing, was taken over and has failed, all in this
+        moment: what was wanted of the earlier one is over with that, and does not pay for this failure."""
+        incident = record.incident
+        if incident is None or incident.generation <= before.generation:
+            return False
+        assert incident.generation in self._facts.runs[run].seats, f"R6: nobody has begun what has failed: {incident}"
+        return True
+
     def _check_reason(self, run: str, record: RunRecord, spec: JobSpec) -> None:
         """R6: what was planned was wanted, and had its safe point or its time."""
-        for why in record.planned.split("; "):
-            words = set(re.findall(r"\w+", why))
-            nodes = [seat.node for seat in record.seats if seat.node in words]
+        whys = {why: self._named(why, record) for why in record.planned.split("; ")}
+        freed = {node for why, nodes in whys.items() if "is to be free" in why for node in nodes}
+        for why, nodes in whys.items():
             if "will be taken away" in why:
                 self._clock.seen["planned: nodes are taken away"] += 1
                 for node in nodes:
@@ -109,7 +127,7 @@ class PlanRules:
                 self._clock.seen["planned: drain"] += 1
                 assert any(self._may_leave(run, node, record, spec) for node in nodes), f"R6: {why}: too early"
                 if all(self._waits_for_a_spare(node) for node in nodes):
-                    left, least = self._left(record), min((spec.topology.nnodes[0], *(record.nnodes or ())[:1]))
+                    left, least = self._left(record, freed), min((spec.topology.nnodes[0], *(record.nnodes or ())[:1]))
                     assert len(left) >= least, f"{why}: and only {left} are left"
             elif "to become" in why:
                 self._clock.seen["planned: scale"] += 1
@@ -118,6 +136,12 @@ class PlanRules:
                 self._clock.seen["planned: grow"] += 1
                 assert "join" in why, f"R6: planned, and nobody knows it: {why}"
                 assert self._may_grow(run, record, spec), f"R6: {why}: too early"
+
+    @staticmethod
+    def _named(why: str, record: RunRecord) -> list[str]:
+        """The nodes of the generation of which a reason speaks."""
+        words = set(re.findall(r"\w+", why))
+        return [seat.node for seat in record.seats if seat.node in words]
 
     def _may_leave(self, run: str, node: str, record: RunRecord, spec: JobSpec) -> bool:
         for drain in self._facts.nodes.drains_of(node, self._clock.now_s - WRITING_S):
@@ -132,10 +156,12 @@ class PlanRules:
         drains = [*self._facts.nodes.drains_of(node, self._clock.now_s - WRITING_S)]
         return all(drain.at_checkpoint for drain in drains)
 
-    def _left(self, record: RunRecord) -> list[str]:
-        """The nodes that might be used, as far as operators and machines have said."""
+    def _left(self, record: RunRecord, freed: Collection[str]) -> list[str]:
+        """The nodes that might be used once these are free, as far as operators and machines have said. Who has ranks
+        and is to be free as well is the last resort (P3): the others can go while it stays."""
+        stays = {seat.node for seat in record.seats}.difference(freed)
         drains = self._facts.nodes.drains.items()
-        out = {node for node, drain in drains if drain.since_s < self._clock.now_s - WRITING_S}
+        out = {node for node, drain in drains if drain.since_s < self._clock.now_s - WRITING_S and node not in stays}
         return [node for node in self._facts.could if node not in out and node not in record.preempted]
 
     def _may_scale(self, run: str, record: RunRecord) -> bool:
@@ -143,7 +169,7 @@ class PlanRules:
         if wishes.scales or wishes.scale is None:  # one of which it is not known when it was accepted
             return True
         is_due = self._is_past(wishes.scaled_s, wishes.scale_go_s)
-        return is_due or self._has_saved(run, record.generation, wishes.scaled_s - WRITING_S)
+        return is_due or self._has_saved(run, record.generation, wishes.scaled_s)
 
     def _may_grow(self, run: str, record: RunRecord, spec: JobSpec) -> bool:
         launched_s, topology = self._facts.runs[run].launched_s[record.generation], spec.topology
@@ -232,8 +258,11 @@ class PlanRules:
                 yield seat.node
 
     def _may_miss(self, run: str, node: str, record: RunRecord, spec: JobSpec) -> bool:
-        """Whether a run may do without a node, or have to."""
+        """Whether a run may do without a node, or have to; also where others have its slots, or wait for them (A2)."""
         facts, kept = self._facts, self._facts.journal.nodes.get(node)
+        others = (other.phase for name, other in facts.journal.runs.items() if name != run)
+        if facts.setup.slots is not None and any(phase not in FINAL for phase in others):
+            return True
         is_troubled = spec.restart.exclude_node_after > 0 and kept is not None and bool(kept.troubles)
         is_unfit = facts.runs[run].failed_starts[node] > 0 or bool(facts.setup.digests)
         return node in facts.nodes.drains or node in record.preempted or is_troubled or is_unfit

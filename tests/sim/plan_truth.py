@@ -20,7 +20,8 @@ class NodeWishes:
     """What is wanted of nodes."""
 
     drains: dict[str, Drained] = field(default_factory=dict)
-    undrained: dict[str, tuple[Drained, float]] = field(default_factory=dict)  # the last one that was, and until when
+    undrained: dict[str, list[tuple[Drained, float]]] = field(default_factory=lambda: defaultdict(list))  # node ->
+    # those that were, each with until when, the oldest first
     noticed: dict[str, str] = field(default_factory=dict)  # node -> the signal that its supd was sent, in this start
     lifted_s: dict[str, float] = field(default_factory=lambda: defaultdict(lambda: -math.inf))  # node -> when a
     # notice may have been withdrawn last: its supd was started, an operator has had it used again, its runner said so
@@ -29,13 +30,13 @@ class NodeWishes:
     def drain(self, node: str, wish: Drained) -> None:
         """An operator wants a node free."""
         if (before := self.drains.get(node)) is not None:
-            self.undrained[node] = before, wish.since_s
+            self.undrained[node].append((before, wish.since_s))
         self.drains[node] = wish
 
     def undrain(self, node: str, now_s: float) -> None:
         """An operator has it used again, whatever has spoken against it."""
         if (before := self.drains.pop(node, None)) is not None:
-            self.undrained[node] = before, now_s
+            self.undrained[node].append((before, now_s))
         self.noticed.pop(node, None)
         self.lifted_s[node] = now_s
 
@@ -43,8 +44,7 @@ class NodeWishes:
         """What was wanted of a node within this time."""
         if node in self.drains:
             yield self.drains[node]
-        if node in self.undrained and self.undrained[node][1] >= since_s:
-            yield self.undrained[node][0]
+        yield from (drain for drain, until_s in self.undrained.get(node, ()) if until_s >= since_s)
 
 
 @dataclass
@@ -53,13 +53,15 @@ class RunWishes:
 
     saves: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # generation -> when it saved
     scale: tuple[int, int] | None = None  # accepted last
-    scaled_s: float = math.inf  # when that was
+    scaled_s: float = math.inf  # when that was handed in
     scale_go_s: float = math.inf
     scales: set[tuple[int, int]] = field(default_factory=set)  # handed in since, and not known to be accepted
+    scaling_s: float = math.inf  # when the last of these was
     preempted_s: dict[str, float] = field(default_factory=dict)  # node -> when its notice came to the disk
     revisions: dict[int, int] = field(default_factory=dict)  # generation -> of its job
     waits_since_s: float | None = None  # for slots, as somebody has seen
     may_resume: bool = False  # somebody has wanted it to go on since it was held
+    resumed: set[int] = field(default_factory=set)  # generations after whose failure it was let go on, with new budgets
     ends: dict[int, str] = field(default_factory=dict)  # generation -> why it ended as planned
 
     def has_saved_since(self, since_s: float) -> bool:

@@ -11,7 +11,7 @@ from protocol.pool import ATTEMPTS_MAX
 from protocol.restart import CAUSE_IN_A_ROW_MAX
 from protocol.timing import DRIFT
 from tests.sim.network import CALM
-from tests.sim.plan_rules import PlanRules
+from tests.sim.plan_rules import PlanRules, ends_as_planned
 from tests.sim.setup import OFF_S
 from tests.sim.slot_rules import SlotRules
 from tests.sim.truth import HELPED_S, WRITING_S, Facts, Truth, world_size
@@ -55,6 +55,10 @@ class StepRules:
         truth = self._facts.runs[run]
         self._plans.check(run, before, record)
         assert before.phase not in FINAL, f"a run that was {before.phase} goes on"
+        if before.generation < record.generation and self._is_recalled(truth, record):
+            truth.recall(record.generation)
+            self._check_taken_over(truth, record)
+            return
         if before.generation < record.generation and before.generation < truth.put_back:
             if self._is_new(run, truth, record):
                 self._check_generation(run, truth, before, record)
@@ -91,10 +95,15 @@ class StepRules:
             ranks = [worker.rank for worker in self._facts.running(run, number)]
             assert not ranks, f"R1: generation {number} begins again, and ranks {ranks} of it run"
             truth.put_back = number - 1
-            for known in (truth.spawned, truth.harmed, truth.seats):  # what came after it is as unknown
-                for lost in [one for one in known if one >= number]:
-                    del known[lost]
+            truth.forget(number)
         return True
+
+    @staticmethod
+    def _is_recalled(truth: Truth, record: RunRecord) -> bool:
+        """Whether a generation is taken over that was forgotten, and runs: ranks of an earlier number began meanwhile,
+        by a coordinator that had not heard of it."""
+        known = truth.forgotten.get(record.generation)
+        return known is not None and list(map(_core, record.seats)) == list(map(_core, known.seats.values()))
 
     def _check_taken_over(self, truth: Truth, record: RunRecord) -> None:
         """R2, R6: a coordinator that was behind takes the generation over that runs, as it was given out; or, where
@@ -160,6 +169,9 @@ class StepRules:
         may_be_stable = self._clock.now_s - truth.launched_s[last] + WRITING_S >= table.stable_after_s
         may_be_stable |= truth.wishes.has_saved_since(truth.failed_s - TOLD_S)  # that is progress
         truth.failed_s = self._clock.now_s
+        if last in truth.wishes.resumed:  # all counts are as at the start, that of this failure too
+            truth.streak = 0
+            return
         streak = 0 if may_be_stable else truth.streak
         truth.streak = streak + 1
         least_s = min(table.backoff_s * 2.0 ** (streak - 1), table.backoff_max_s) / 2 if streak else 0.0
@@ -249,8 +261,8 @@ class StepRules:
         if incident is not None and (incident != before.incident or before.incident_is_open):
             self._check_cause(truth, record)
         was_resumed = before.phase is Phase.HELD and record.phase is not Phase.HELD
-        is_planned = record.planned != before.planned and record.planned != ""
-        if (spent := record.ledger.used - before.ledger.used) != 0 and not (was_resumed or is_planned):
+        is_apart = was_resumed or ends_as_planned(before, record)  # it is no failure of which that comes
+        if (spent := record.ledger.used - before.ledger.used) != 0 and not is_apart:
             assert spent == 1, f"R4: {spent} restarts are charged at once"
             assert before.generation not in truth.charged, f"R4: generation {before.generation} is charged twice"
             assert incident is not None
@@ -291,9 +303,11 @@ class StepRules:
             case "finish-timeout":
                 ranks = truth.spawned[incident.generation].values()
                 assert any(worker.exit is not None for worker in ranks), f"R6: {incident.summary}"
+                truth.late_ends.add(incident.generation)
             case _:
                 assert incident.rank in harmed, f"R6: {incident.summary}, which did not fail by itself ({harmed})"
                 is_over = not record.incident_is_open and self._setup.program.unspawnable == 0
+                is_over &= incident.generation not in truth.late_ends  # it is told how the late one ended, then
                 if is_over and self._facts.is_clear(truth, incident.generation):
                     is_first = harmed[incident.rank] <= min(harmed.values()) + TELLING_S
                     assert is_first, f"R4: {incident.summary}, but {harmed} failed before"
@@ -343,7 +357,7 @@ class StepRules:
         never_started = not record.has_started and table.on_startup_failure == "fail"
         is_held = record.phase is Phase.HELD
         is_limit = is_held is (table.on_budget_spent == "hold")
-        has_window = table.restart_window_s > 0
+        may_exceed = table.restart_window_s > 0 or table.count_membership  # operators scale whatever is left of it
         used, infra_used = before.ledger.used, before.ledger.infra_used
         reasons = {
             '"never"': table.policy == "never",
@@ -353,7 +367,7 @@ class StepRules:
         limits = {
             "of one cause": record.incidents > CAUSE_IN_A_ROW_MAX,
             "no progress": record.incidents >= table.no_progress_limit > 0,
-            "; restart budget spent": used >= table.max_restarts >= 0 and (has_window or used == table.max_restarts),
+            "; restart budget spent": used >= table.max_restarts >= 0 and (may_exceed or used == table.max_restarts),
             "infrastructure restart budget spent": infra_used >= table.max_infra_restarts >= 0,
         }
         reasons = ({} if is_held else reasons) | (limits if is_limit else {})
@@ -381,7 +395,7 @@ class StepRules:
         if self._facts.quiet_since_s is None:
             return
         quiet_s = self._clock.now_s - self._facts.quiet_since_s
-        left_out |= self._facts.nodes.drains.keys() | record.preempted.keys()
+        left_out |= self._facts.nodes.drains.keys() | record.preempted.keys() | self._facts.just_lifted
         could = [node for node in self._facts.could if node not in left_out]
         is_true = len(could) < self._facts.spec_of(run, record).topology.nnodes[0]
         recovery_s = max(self._setup.away_s[1], OFF_S[1]) + 10.0 + (25.0 if "stranger" in self._setup.every_s else 0.0)

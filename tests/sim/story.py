@@ -24,13 +24,14 @@ class Story:
         *,
         names: str = "abc",
         exclude: tuple[str, ...] = (),
+        restart: RestartTable | None = None,
     ) -> None:
         spec = JobSpec(
             name="j",
             run=RunTable(script="t.py"),
             topology=TopologyTable(nnodes=nnodes, nproc_per_node=1, extra_nodes=extra_nodes, exclude=exclude),
             rendezvous=RendezvousTable(join_timeout_s=30.0, last_call_s=5.0),
-            restart=RestartTable(start_after_s=0.5, backoff_s=0.0),
+            restart=restart or RestartTable(start_after_s=0.5, backoff_s=0.0),
             stop=StopTable(grace_s=5.0),
             progress=ProgressTable(source="none"),
         )
@@ -57,6 +58,15 @@ class Story:
         assert host is not None
         return host.status_of(RUN).waiting_for
 
+    @property
+    def gathers_until_s(self) -> float:
+        """When the run, which gathers nodes, fails for want of them, in the world's time."""
+        host = self.world.host
+        assert host is not None
+        deadline_s = host.runs[RUN].machine.rendezvous.deadline_s
+        assert deadline_s is not None
+        return self.world.machines[self.world.truth.host].boot.true_s(deadline_s)
+
     def let_pass(self, seconds: float) -> None:
         """Let time pass."""
         self.world.clock.run_until(self.world.clock.now_s + seconds)
@@ -72,6 +82,11 @@ class Story:
     def kill_runner(self, node: str) -> None:
         """SIGKILL to the runner of a node; its guard lives."""
         self.runner_on(node).kill()
+
+    def crash(self, node: str) -> None:
+        """The rank there exits with 1."""
+        victim = self.rank_on(node)
+        victim.crew.crash(victim, 1, None)
 
     def cut(self, ways: Iterable[Way], seconds: float) -> None:
         """Let nothing through there for so long."""

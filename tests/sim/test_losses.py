@@ -100,6 +100,44 @@ def test_a_coordinator_that_has_lost_its_journal_takes_over_what_runs() -> None:
     story.ends_well()
 
 
+def test_what_runs_alone_is_taken_over_by_a_coordinator_that_has_begun_an_earlier_generation_elsewhere() -> None:
+    """Found by random seeds: its journal was lost, nobody else knew of what is newer, and who is ahead is believed."""
+    story = Story(nnodes=(1, 3), extra_nodes="grow", names="abcd", exclude=("a",))
+    for node in "cd":
+        story.cut_off(node, 15.0)
+    story.let_pass(10.0)
+    story.world.restart(RUN)
+    story.let_pass(2.0)
+    assert (story.record.phase, story.record.generation, story.nodes) == (Phase.RUNNING, 2, ["b"])
+    story.cut_off("b", 40.0)
+    story.world.lose_journal()
+    story.let_pass(25.0)
+    assert (story.record.phase, story.record.generation, story.nodes) == (Phase.RUNNING, 1, ["c", "d"])
+    story.let_pass(30.0)
+    assert (story.record.phase, story.record.generation, story.nodes) == (Phase.RUNNING, 2, ["b"])
+    story.ends_well()
+
+
+def test_a_later_generation_that_has_failed_unheard_is_charged_whatever_was_wanted_of_an_earlier_one() -> None:
+    """Found by random seeds: an operator restarts what an old journal holds, and that ended long ago."""
+    story = Story(names="abcd", exclude=("a",))
+    older = story.record
+    story.crash("b")
+    story.let_pass(5.0)
+    assert (story.record.phase, story.record.generation, story.record.ledger.used) == (Phase.RUNNING, 1, 1)
+    story.world.put_back(RUN, older)
+    story.cut(both_ways([("a", node) for node in "bcd"]), 4.0)
+    for node in "bcd":
+        story.crash(node)
+    story.let_pass(3.5)
+    story.world.restart(RUN)
+    story.let_pass(0.1)
+    assert (story.record.phase, story.record.generation, story.record.restart is None) == (Phase.STOPPING, 0, False)
+    story.let_pass(10.0)
+    assert (story.record.phase, story.record.generation, story.record.ledger.used) == (Phase.RUNNING, 2, 1)
+    story.ends_well()
+
+
 def test_the_coordinator_is_frozen_and_judges_nobody_by_that_time() -> None:
     story = Story()
     story.world.supds[HOST].freeze(20.0)

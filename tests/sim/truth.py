@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,6 +36,14 @@ HELPED_S = 15.0
 """So long after the last fault an operator looks for what only they can tell."""
 
 
+class Known(NamedTuple):
+    """What has really happened to one generation."""
+
+    seats: dict[str, Seat]
+    spawned: dict[int, Worker]
+    harmed: dict[int, float]
+
+
 @dataclass
 class Truth:
     """What has really happened to a run."""
@@ -64,6 +73,7 @@ class Truth:
     seats: dict[int, dict[str, Seat]] = field(default_factory=dict)  # generation -> as they were given out
     launched_s: dict[int, float] = field(default_factory=dict)  # generation -> when that was on disk
     fenced: set[tuple[int, str]] = field(default_factory=set)  # generation and node where ranks were killed for a lease
+    late_ends: set[int] = field(default_factory=set)  # generations that ended since a rank did not end in time
     streak: int = 0  # failures in a row, at least
     failed_s: float = 0.0  # when the last of them was followed by another generation
     charged: set[int] = field(default_factory=set)  # generations
@@ -72,6 +82,19 @@ class Truth:
     orders: dict[str, tuple[int, int]] = field(default_factory=dict)  # incarnation -> generation and kind, the highest
     wishes: RunWishes = field(default_factory=RunWishes)
     looks: Counter[str] = field(default_factory=Counter)  # what was odd -> how often in a row it was seen
+    forgotten: dict[int, Known] = field(default_factory=dict)  # generations whose numbers were given out anew
+
+    def forget(self, number: int) -> None:
+        """A generation of this number begins again: with the journal it was lost, and what came after it."""
+        for lost in [known for known in {*self.seats, *self.spawned, *self.harmed} if known >= number]:
+            seats, spawned = self.seats.pop(lost, {}), self.spawned.pop(lost, {})
+            self.forgotten[lost] = Known(seats, spawned, self.harmed.pop(lost, {}))
+
+    def recall(self, number: int) -> None:
+        """Who runs the generation of this number that was forgotten has told of it."""
+        known = self.forgotten.pop(number)
+        self.seats[number], self.spawned[number], self.harmed[number] = known
+        self.put_back = number
 
 
 class Facts:
@@ -194,9 +217,15 @@ class Facts:
             return set(self.setup.names)
         troubled = {name for name, node in self.journal.nodes.items() if node.troubles}
         troubled |= {record.incident.node} if record.incident is not None else set()
-        recent = {node for node, (_, end_s) in self.nodes.undrained.items() if end_s > self.clock.now_s - STEADY_S}
+        past = {node: drains[-1][1] for node, drains in self.nodes.undrained.items()}
+        recent = {node for node, until_s in past.items() if until_s > self.clock.now_s - STEADY_S}
         recent |= {node for node, at_s in self.nodes.told_s.items() if at_s <= self.clock.now_s < at_s + NOTICED_S}
         return {*self.nodes.drains, *recent, *self.nodes.noticed, *record.preempted, *troubled}
+
+    @property
+    def just_lifted(self) -> set[str]:
+        """The nodes that may be used again since a moment ago: their runners are on the way."""
+        return {node for node, at_s in self.nodes.lifted_s.items() if at_s > self.clock.now_s - STEADY_S}
 
     @property
     def is_fair(self) -> bool:

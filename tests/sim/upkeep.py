@@ -31,10 +31,11 @@ def drain(t: "Troubles", *, at: str = "checkpoint") -> bool:
     """A node is to be free."""
     world, node, rng = t.world, t._node(), t.world.clock.rng
     wait_s = 0.0 if at == "now" else rng.choice(DEADLINES_S)
-    return _do(world, lambda: _drain(world, node, at == "checkpoint", wait_s))
+    return _do(world, lambda: drain_now(world, node, wait_s, at_checkpoint=at == "checkpoint"))
 
 
-def _drain(world: "World", node: str, at_checkpoint: bool, wait_s: float) -> None:
+def drain_now(world: "World", node: str, wait_s: float, *, at_checkpoint: bool) -> None:
+    """The same, of this node, within so long."""
     now_s, host = world.clock.now_s, world.host
     assert host is not None
     wish = Drain(by="me", at_checkpoint=at_checkpoint, go_wall_s=now_s + wait_s)

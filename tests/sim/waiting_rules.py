@@ -30,7 +30,7 @@ class WaitingRules:
         assert status.reason or not status.is_final, f"{run} is over without a reason"
         left_out = {machine.without, truth.without, truth.before.without, *self._facts.spared(truth.before)}
         fit = [node for node in self._facts.could if node not in left_out and truth.failed_starts[node] < ATTEMPTS_MAX]
-        usable = min(table.nnodes[1], len(fit))
+        usable = min((truth.before.nnodes or table.nnodes)[1], len(fit))  # also where fewer would do (P5)
         is_active = not machine.is_final and machine.stop is None and self._facts.is_fair
         has_seats = machine.phase in LIVE
         gone = {*truth.before.lost, *truth.before.lapsed}

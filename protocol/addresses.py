@@ -2,7 +2,8 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass
+
+from protocol.dataclass import dataclass
 
 PEER_PORT = 29410
 """Where a supd listens for its peers, unless it is told otherwise."""

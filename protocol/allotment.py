@@ -11,9 +11,9 @@ wants that node, so that its devices stay the same over its generations.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from protocol.coordinator_events import Grant, RosterNode
+from protocol.dataclass import dataclass, field
 from protocol.job import JobSpec
 from protocol.text import some_of
 

@@ -46,7 +46,7 @@ class Case:
         found = verdict.incident(self.incident.number, node, renewal)
         if found is None or found == self.incident:
             return ()
-        ended_s = ended_at_s(found, renewal, now_s)
+        ended_s = failed_at_s(found, renewal, now_s)
         is_earlier = self.incident.cause in _ENDS and found.cause in _ENDS and ended_s < self._ended_s
         return self._correct(found, ended_s) if self.incident.node == node or is_earlier else ()
 
@@ -75,11 +75,11 @@ def _is_like_a_victim(incident: Incident) -> bool:
     return incident.cause in ("exit", "fenced") or (incident.cause == "signal" and incident.signal == "SIGABRT")
 
 
-def ended_at_s(incident: Incident, renewal: Renewal, now_s: float) -> float:
-    """When the rank of an incident ended, in the clock of `now_s`, at which its runner's report came in; at the latest,
-    since the report was on its way for a while."""
+def failed_at_s(incident: Incident, renewal: Renewal, now_s: float) -> float:
+    """When the rank of an incident failed, in the clock of `now_s`, at which its runner's report came in; at the
+    latest, since the report was on its way for a while."""
     report = next((r for r in renewal.ranks if r.rank == incident.rank), None)
-    return now_s if report is None or report.exit is None else now_s - report.exit.ago_s
+    return now_s if report is None or report.exit is None else now_s - report.exit.failed_ago_s
 
 
 def failure_of(

@@ -20,7 +20,7 @@ A runner never makes this machine raise: what it says is checked against what wa
 """
 
 from protocol import notes, orders, verdict
-from protocol.case import ended_at_s
+from protocol.case import failed_at_s
 from protocol.coordinator_events import (
     LIVE,
     Ask,
@@ -96,7 +96,7 @@ class Coordinator(Planned):
                 self._on_opened(now_s)
             case Roster(nodes):
                 self.rendezvous.see(nodes)
-                self.see_nodes(now_s)
+                self.see_nodes()
                 self.form_if_forming(now_s)
             case Heard():
                 self._on_heard(event, now_s)
@@ -297,7 +297,7 @@ class Coordinator(Planned):
         if self.phase is Phase.STOPPING:
             self.asides += self.case.hear(node, renewal, now_s)
         elif (found := verdict.incident(self.case.number + 1, node, renewal)) is not None:
-            self.open_incident(found, ended_at_s(found, renewal, now_s))
+            self.open_incident(found, failed_at_s(found, renewal, now_s))
         elif renewal.part in (Part.STOPPING, Part.STOPPED):
             why = "was told to end by somebody else"
             self.open_incident(verdict.runner_lost(self.case.number + 1, self.generation, node, why), now_s)

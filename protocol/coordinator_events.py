@@ -2,10 +2,10 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 
+from protocol.dataclass import dataclass, field
 from protocol.ids import NO_GENERATION
 from protocol.job import JobSpec
 from protocol.messages.control import Incident
@@ -123,7 +123,7 @@ class RosterNode:
     troubles: tuple[float, ...] = ()  # boot-time seconds of incidents of any run whose root was there; oldest first
     slots: tuple[str, ...] | None = None  # of the node; None: no limit
     max_jobs: int = 0  # runs at once; 0: no limit
-    grant: Grant | None = Grant()  # None: the run may use nothing there yet
+    grant: Grant | None = field(default_factory=Grant)  # None: the run may use nothing there yet
     lack: str = ""  # why there is no grant: "its 8 slots are llama-7b@9f2c's"; "": it could have one
 
 

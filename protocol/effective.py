@@ -60,12 +60,12 @@ def _settings(spec: JobSpec, table: str, name: str, key: Key, submitted: Mapping
     if isinstance(value, dict):
         yield from _entries(spec, path, value, submitted)
     elif spec.is_written(path):
-        yield Setting(key=path, value=_value(key, value), origin=spec.origins[path])
+        yield Setting(key=path, value=toml_of(key, value), origin=spec.origins[path])
     elif submitted.get(path):
         origin = "default" if path == "run.workdir" else "submitter"  # a default that depends on the file's place
         yield Setting(key=path, value=submitted[path], origin=origin)
     elif path not in _NOT_IN_EFFECT:
-        yield Setting(key=path, value=key.default if value == "" else _value(key, value), origin="default")
+        yield Setting(key=path, value=key.default if value == "" else toml_of(key, value), origin="default")
 
 
 def _entries(
@@ -73,23 +73,29 @@ def _entries(
 ) -> Iterator[Setting]:
     for name, value in table.items():
         entry = f"{path}.{key_text(name)}"
-        match value:
-            case float():  # hang.phases
-                text = _toml(duration_text(value))
-            case None:
-                text = _toml("off")
-            case int():  # run.limits
-                text = _toml(_limit(value))
-            case str():  # run.env, topology.node_labels
-                is_masked = path == "run.env" and is_secret(name, spec.run.secret_env)
-                text = MASK if is_masked else _toml(value)
+        is_masked = path == "run.env" and is_secret(name, spec.run.secret_env)
+        text = MASK if is_masked else toml_of_entry(value)
         yield Setting(key=entry, value=text, origin=spec.origins.get(entry, "default"))
     for entry, text in submitted.items():
         if entry.startswith(f"{path}.") and entry.removeprefix(f"{path}.") not in table:
             yield Setting(key=entry, value=text, origin="submitter")
 
 
-def _value(key: Key, value: object) -> str:
+def toml_of_entry(value: str | int | float | None) -> str:
+    """A value in a table like [run.env], as it would stand in a job file."""
+    match value:
+        case float():  # hang.phases
+            return _toml(duration_text(value))
+        case None:
+            return _toml("off")
+        case int():  # run.limits
+            return _toml(_limit(value))
+        case str():  # run.env, topology.node_labels
+            return _toml(value)
+
+
+def toml_of(key: Key, value: object) -> str:
+    """The value of a key as it would stand in a job file; of one that is no table."""
     if key.written is not None:
         return _toml(key.written(value))
     match value:
@@ -110,4 +116,9 @@ def _toml(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
     text = msgspec.json.encode(sendable(value) if isinstance(value, str) else value).decode()
-    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(letter: str) -> str:
+    code = ord(letter)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -22,13 +22,13 @@ A node never makes this machine raise: links that are not known change nothing.
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from protocol import joining
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import LIVE, Note, RosterNode
+from protocol.dataclass import dataclass
 from protocol.fleet_events import (
     Admit,
     Asked,
@@ -201,8 +201,9 @@ class Fleet:
         return node in self._roster and self._roster[node].is_up
 
     def signals_of(self, node: str) -> Mapping[str, int]:
-        """How often its supd has said that it was sent each signal."""
-        return self._nodes[node].signals
+        """How often its supd has said that it was sent each signal; {} of a node that is not in the table yet."""
+        known = self._nodes.get(node)
+        return {} if known is None else known.signals
 
     def status(self, now_s: float) -> tuple[NodeStatus, ...]:
         """All nodes, for people; what the runs have there is the shell's to fill in."""

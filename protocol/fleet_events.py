@@ -1,11 +1,11 @@
 """What the node table's machine takes in, gives out, and keeps (the machine itself: fleet.py)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
 from protocol.coordinator_events import Note
+from protocol.dataclass import dataclass
 from protocol.messages.fleet import Join, Joined, JoinRefused, NodeFacts
 from protocol.messages.member import Devices
 

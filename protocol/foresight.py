@@ -2,11 +2,11 @@
 Changes nothing."""
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from protocol import signature
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import Phase
+from protocol.dataclass import replace
 from protocol.effective import duration_text
 from protocol.exit_code import ExitCode
 from protocol.messages.upkeep import PolicyStep

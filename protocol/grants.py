@@ -6,13 +6,13 @@ act on is held by its run.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from protocol import coordinator_events as c
 from protocol.allotment import NO_LIMIT, Claim, Room, Share, allot, can_ever, free_slots, slots_needed
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import Grant, Phase, Roster, RosterNode
+from protocol.dataclass import replace
 from protocol.job import JobSpec
 from protocol.pool import matches, natural
 from protocol.text import some_of

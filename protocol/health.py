@@ -10,8 +10,8 @@ ranks perhaps with it. No clock but the machine's is used. The rules W1 to W9: d
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
+from protocol.dataclass import dataclass
 from protocol.ids import NO_GENERATION
 from protocol.job import JobSpec, ProgressTable
 from protocol.member_events import NOTHING, Inspect, Look, Sample
@@ -37,7 +37,7 @@ UNARMED_S = 1800.0
 _TINY_S = 1e-6  # sums of floating-point seconds fall short by less
 
 
-@dataclass
+@dataclass(frozen=False)
 class Watched:
     """One rank of the generation."""
 

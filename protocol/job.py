@@ -56,6 +56,7 @@ class RunTable(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     python: str = ""  # "": the submitter's
+    backend: str = "auto"  # of the process group: "nccl", "gloo"; auto: torch's choice
     workdir: str = ""  # "": the folder of the job file
     env: dict[str, str] = {}
     env_file: str = ""
@@ -97,6 +98,7 @@ class DevicesTable(msgspec.Struct, frozen=True, kw_only=True):
 
     visibility: str = "all"  # or "virtual": one device a rank
     omp_num_threads: int | str = ""  # "": 1 where a node has more than one rank; or "auto", "inherit"
+    numa_binding: str = "none"  # or "node", "socket", "exclusive", "core-complex": CPUs near the rank's GPU
 
 
 class RestartTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +223,7 @@ class Submitter(msgspec.Struct, frozen=True, kw_only=True):
     umask: int
     user: str
     allow_mixed: bool = False  # launch although nodes would not run the same
+    contract: dict[str, str] = {}  # of torchrun's variables, what suprun's command line says of them
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,18 +27,16 @@ from protocol.job_checks import (
     checkpoint_pattern,
     command,
     env,
-    exit_codes,
     inherit_env,
     job_name,
     limits,
     log_pattern,
     module,
-    notice_signal,
-    pause,
     phases,
     rank_selector,
     signal_name,
 )
+from protocol.restart_schema import PREEMPTION, RESTART
 from protocol.sizes import size, size_text
 from protocol.tables import Key, Schema
 from protocol.topology_checks import nnodes, node_globs, rank_order, written_nnodes
@@ -64,6 +62,13 @@ SCHEMA = Schema(
                     "interpreter of `script` and `module`; by default VIRTUAL_ENV's where `supctl "
                     "start` was called, else the first on PATH"
                 ),
+            ),
+            "backend": Key(
+                not_yet(choice("auto", "nccl", "gloo"), "mpi", 'write "gloo" for ranks on CPUs, or "auto"'),
+                '"auto", "nccl" or "gloo"',
+                '"auto"',
+                "backend of torch.distributed that the program uses: it is in SUPD_BACKEND, and nccl is refused before "
+                "the start on a node with fewer GPUs than ranks; auto: nothing is told or checked, and torch chooses",
             ),
             "workdir": Key(text, "path", "the job file's folder", "working directory of the ranks", is_expanded=True),
             "env": Key(env, "table of strings", "{}", "variables, added last", is_expanded=True),
@@ -167,6 +172,14 @@ SCHEMA = Schema(
                 "1 where a node has several ranks",
                 "OMP_NUM_THREADS; auto: the node's CPUs shared out among its ranks; inherit: left alone",
             ),
+            "numa_binding": Key(
+                choice("none", "node", "socket", "exclusive", "core-complex"),
+                '"none", "node", "socket", "exclusive" or "core-complex"',
+                '"none"',
+                "bind each rank to the CPUs of its GPU's NUMA node, or to those of its socket; exclusive: to whole "
+                "cores there that no other GPU's rank has; core-complex: to CPUs there that have one last-level "
+                "cache. A node where a rank has no NVIDIA GPU is refused",
+            ),
         },
         "rendezvous": {
             "join_timeout": Key(
@@ -194,98 +207,7 @@ SCHEMA = Schema(
                 ),
             ),
         },
-        "restart": {
-            "policy": Key(
-                choice("on-failure", "never"),
-                '"on-failure" or "never"',
-                '"on-failure"',
-                "never: the first failure ends the run",
-            ),
-            "max_restarts": Key(
-                integer(-1, 1_000_000),
-                "int",
-                "10",
-                "restarts after failures of the program, within `restart_window`; -1: no limit. Restarts that an "
-                "operator, a planned change or a preemption brings are not counted",
-            ),
-            "max_infra_restarts": Key(
-                integer(-1, 1_000_000),
-                "int",
-                "-1",
-                "restarts after losses of nodes and runners and after spawns that fail by the node's fault, within "
-                "`restart_window`; -1: no limit",
-            ),
-            "restart_window": Key(
-                duration,
-                "duration",
-                '"0s"',
-                'only restarts of the last so long count for these two; "0s": those of the whole run. Time in which '
-                "the coordinator is away does not pass",
-                field="restart_window_s",
-            ),
-            "no_progress_limit": Key(
-                integer(0, 1_000_000),
-                "int",
-                "3",
-                "so many failures in a row of one cause at one step end the run (exit code 7), where the step is "
-                "known; 0: no limit",
-            ),
-            "exclude_node_after": Key(
-                integer(0, 50),
-                "int",
-                "2",
-                "after so many incidents within an hour that began on one node, in whichever runs, this job does "
-                "without the node for a while where it can: 15 minutes, then twice as long each time, at most a day; "
-                "0: never",
-            ),
-            "count_membership": Key(
-                boolean,
-                "bool",
-                "false",
-                "charge what nodes that come and go bring to `max_restarts` (enlarging, scaling, lost nodes), as "
-                "torchrun does",
-            ),
-            "on_budget_spent": Key(
-                choice("fail", "hold"),
-                '"fail" or "hold"',
-                '"fail"',
-                "what follows where a budget is spent or the run makes no progress; hold: it waits with its nodes for "
-                "`supctl resume`",
-            ),
-            "stable_after": Key(
-                duration,
-                "duration",
-                '"10m"',
-                (
-                    "running so long, once all ranks had started, counts as progress where no "
-                    'checkpoint is seen; "0s": never'
-                ),
-                field="stable_after_s",
-            ),
-            "backoff": Key(
-                duration,
-                "duration",
-                '"5s"',
-                "wait before a restart, doubling; none for a run's first failure and the first one after progress",
-                field="backoff_s",
-            ),
-            "backoff_max": Key(duration, "duration", '"2m"', "longest such wait", field="backoff_max_s"),
-            "on_startup_failure": Key(
-                choice("fail", "restart"),
-                '"fail" or "restart"',
-                '"fail"',
-                "for a failure before all ranks of generation 0 have started",
-            ),
-            "start_after": Key(
-                duration,
-                "duration",
-                '"10s"',
-                "a rank that has written nothing to standard output counts as started after so long alive",
-                field="start_after_s",
-            ),
-            "never_on_exit": Key(exit_codes, "[int]", "[]", "exit codes (1 to 255) after which the run fails at once"),
-            "always_on_exit": Key(exit_codes, "[int]", "[]", "exit codes that always restart and are not charged"),
-        },
+        "restart": RESTART,
         "stop": {
             "pre_signal": Key(
                 signal_name({"SIGKILL": CANNOT_BE_CAUGHT, "SIGSTOP": WOULD_ONLY_SUSPEND}, is_empty_allowed=True),
@@ -408,45 +330,7 @@ SCHEMA = Schema(
                 "output of the ranks of `progress.log_ranks`, as `progress.log_pattern` is",
             ),
         },
-        "preemption": {
-            "signals": Key(
-                array_of(notice_signal),
-                "[signal]",
-                "[]",
-                "SIGTERM, SIGUSR1, SIGUSR2, SIGHUP or SIGINT: one that supd or the run's runner on a node is sent "
-                "says that the node is about to be taken away",
-            ),
-            "notice_command": Key(
-                command,
-                "[string]",
-                "",
-                "is run on every node again and again; ends it with 0, the node is about to be taken away; with "
-                "another code later, that is withdrawn",
-            ),
-            "notice_interval": Key(
-                pause, "duration", '"5s"', "from one run of `notice_command` to the next", field="notice_interval_s"
-            ),
-            "lead_time": Key(
-                duration,
-                "duration",
-                '"0s"',
-                'from the notice until the node is gone: `stop.pre_wait` is cut so that `stop.grace` fits in; "0s": '
-                "not known",
-                field="lead_time_s",
-            ),
-            "then": Key(
-                not_yet(choice("exit", "wait-for-nodes"), "requeue", 'write "exit", or "wait-for-nodes"'),
-                '"exit" or "wait-for-nodes"',
-                '"exit"',
-                "what follows where too few nodes are left: the run is over, or it waits for others, without a limit",
-            ),
-            "exit_code": Key(
-                integer(1, 255),
-                "int",
-                "75",
-                "what `start --follow` and `logs --exit-status` end with for a run that is over by a preemption",
-            ),
-        },
+        "preemption": PREEMPTION,
         "logs": {
             "max_file": Key(
                 size(MAX_FILE_BYTES_MIN, MAX_FILE_BYTES_MAX),
@@ -489,7 +373,7 @@ SCHEMA = Schema(
             "hooks",
             "notify",
         ),
-        "run": ("preload", "launcher", "backend"),
+        "run": ("preload", "launcher"),
         "devices": ("kind", "numa", "require_free"),
         "rendezvous": ("interface", "master_addr"),
         "progress": ("preset",),

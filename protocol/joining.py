@@ -2,7 +2,7 @@
 
 import math
 
-from protocol.addresses import meant
+from protocol.addresses import is_loopback, meant
 from protocol.coordinator_events import Note
 from protocol.fleet_events import NodeRecord
 from protocol.messages.fleet import Join, JoinRefused
@@ -22,6 +22,9 @@ def _refused(code: str, message: str, hint: str) -> JoinRefused:
 
 def mismatch(host: Join, join: Join) -> JoinRefused | None:
     """Why this node and the host cannot be of one fleet, whoever else is in it (N2)."""
+    is_launch = bool(host.launch and join.launch)  # of suprun, whose lines are what its users know
+    if is_launch and (other := _other_launch(host, join) or _other_endpoint(host, join)):
+        return other
     if join.fleet != host.fleet:
         return _refused(
             "F301",
@@ -40,13 +43,38 @@ def mismatch(host: Join, join: Join) -> JoinRefused | None:
             f"{at(host)} is a fleet of one, without `[fleet] join`; that of {at(join)} begins with {_first(join)}",
             f"write the same `[fleet] join` on both, {host.node} first",
         )
-    if not join.join or meant(join.join[0]) != meant(host.join[0]):
+    if not is_launch and (not join.join or meant(join.join[0]) != meant(host.join[0])):
         return _refused(
             "F303",
             f"`[fleet] join` of {at(join)} begins with {_first(join)}, that of {at(host)} with {_first(host)}",
             "write the same list on every node: its first entry is the node that hosts the coordinator",
         )
+    return _other_launch(host, join)
+
+
+def _other_launch(host: Join, join: Join) -> JoinRefused | None:
+    """Nodes of suprun have been told the same, in what they have to be told alike."""
+    for what in dict.fromkeys((*host.launch, *join.launch)):
+        theirs, ours = join.launch.get(what, "nothing of it"), host.launch.get(what, "nothing of it")
+        if theirs != ours:
+            return _refused(
+                "F320",
+                f"{join.node} was started with {what} {theirs}, and {host.node}, where the nodes meet, with {ours}",
+                "start suprun with the same line on every node",
+            )
     return None
+
+
+def _other_endpoint(host: Join, join: Join) -> JoinRefused | None:
+    """They have met, so that they may spell it as they like; but what is the loopback there is told to the others."""
+    if meant(host.join[0]) == meant(join.join[0]) or not (is_loopback(host.address) or host.address == "localhost"):
+        return None
+    return _refused(
+        "F320",
+        f"{join.node} was started with the endpoint {join.join[0]}, and {host.node}, which has it, with "
+        f"{host.join[0]}: there other nodes would find nobody",
+        "name the endpoint by an address that all nodes know, on every node",
+    )
 
 
 def taken(holder: NodeRecord, join: Join) -> JoinRefused:
@@ -109,7 +137,7 @@ def warnings(host: Join, join: Join, off_s: float) -> tuple[str, ...]:
     if abs(off_s) > CLOCK_OFF_S:
         way = "ahead of" if off_s > 0 else "behind"
         found.append(f"the clock of {join.node} is {abs(off_s):.1f} s {way} that of {host.node}")
-    if [meant(entry) for entry in join.join] != [meant(entry) for entry in host.join]:
+    if not host.launch and [meant(entry) for entry in join.join] != [meant(entry) for entry in host.join]:
         lists = f"{join.node} has {', '.join(join.join)}, and {host.node} {', '.join(host.join)}"
         found.append(one_line(f"`[fleet] join` is not the same everywhere: {lists}"))
     return tuple(found)

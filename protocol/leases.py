@@ -16,9 +16,9 @@ The runner's side is lease.py. All times are boot-time seconds of the coordinato
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from protocol.coordinator_events import Ask, Seat
+from protocol.dataclass import dataclass, field
 from protocol.messages.member import Question, Testimony, Witness
 from protocol.timing import ASK_AGAIN_S, GAP_S
 
@@ -32,7 +32,7 @@ QUESTIONS_MAX = 100_000
 """Questions without an answer that are remembered: of a second, where all of the largest fleet are silent."""
 
 
-@dataclass
+@dataclass(frozen=False)
 class _Held:
     """What is known of one node's lease."""
 
@@ -43,7 +43,7 @@ class _Held:
     is_heard: bool = False  # since the coordinator has begun, or was held up
 
 
-@dataclass
+@dataclass(frozen=False)
 class _Told:
     """What a witness has told of a runner."""
 
@@ -51,7 +51,7 @@ class _Told:
     word_s: float = -math.inf  # when it gave its last word, at the latest
 
 
-@dataclass
+@dataclass(frozen=False)
 class Seen:
     """What a look has shown."""
 

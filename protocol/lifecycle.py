@@ -9,8 +9,7 @@ TERMINATING by SIGABRT. A second stop can only make the end come sooner. What it
 leaves behind is the member's business (member.py).
 """
 
-from dataclasses import dataclass
-
+from protocol.dataclass import dataclass
 from protocol.errors import InvalidTransition
 from protocol.signals import SIGABRT, SIGCONT, SIGKILL, signal_number
 

@@ -14,11 +14,11 @@ anything else the clock is read: ranks whose lease is over (lease.py) are killed
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import msgspec
 
 from protocol import lifecycle, stalls
+from protocol.dataclass import replace
 from protocol.health import Health
 from protocol.ids import NO_GENERATION
 from protocol.job import JobSpec

@@ -1,8 +1,9 @@
 """What the member's machine takes in and gives out (the machine itself: member.py)."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from protocol.dataclass import dataclass
 from protocol.messages.member import (
     Answer,
     Assignment,
@@ -84,7 +85,7 @@ class Wrote:
     stream: str = "out"  # or "err"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Sample:
     """What a rank has shown of its progress so far; anything new in it is a sign of life."""
 
@@ -94,7 +95,7 @@ class Sample:
     loss: float | None = None
     phase: str = ""
     is_done: bool = False  # it has said that no more beats come
-    remark: str = field(default="", compare=False)  # why no more is known of it; that is no sign
+    remark: str = dataclasses.field(default="", compare=False)  # why no more is known of it; that is no sign
 
     @property
     def is_unseen(self) -> bool:

@@ -1,11 +1,11 @@
 """What a member knows of the ranks of its generation, and how it reports that. Pure."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from protocol import lifecycle
+from protocol.dataclass import dataclass, field, replace
 from protocol.health import Watched
 from protocol.messages.member import RankExit, RankReport
 

@@ -14,8 +14,8 @@ that is wanted of it. A lost, doubled or late one is mended by the next.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from protocol.dataclass import dataclass
 from protocol.messages.fleet import (
     BURIED_A_REPORT_MAX,
     FAILURES_A_REPORT_MAX,

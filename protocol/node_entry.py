@@ -6,12 +6,12 @@ seconds of the host. The machine of the table: fleet.py.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from protocol import upkeep
 from protocol.coordinator_events import Draining, Note, RosterNode
+from protocol.dataclass import dataclass, field
 from protocol.fleet_events import Drain, Link, NodeRecord
 from protocol.messages.control import NodeState, NodeStatus
 from protocol.messages.fleet import Join
@@ -25,7 +25,7 @@ def is_lifted(before: str, now: str) -> bool:
     return before.partition(_LIFTED)[0] == now.partition(_LIFTED)[0]
 
 
-@dataclass
+@dataclass(frozen=False)
 class NodeEntry:
     """A node of the table."""
 

@@ -15,8 +15,8 @@ What a node reports cannot make this machine raise, nor grow beyond its limits.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from protocol.dataclass import dataclass, field
 from protocol.messages.fleet import NodeOrder, NodeReport, RunnerBuried
 
 SETTLING_MAX = 100
@@ -92,7 +92,7 @@ class Failed:
 Effect = Order | Gone | Failed
 
 
-@dataclass
+@dataclass(frozen=False)
 class _Side:
     """What is kept in mind of a node."""
 
@@ -146,6 +146,11 @@ class NodeOrders:
         """Whether a newer report came in before this one."""
         side = self._sides.get(node)
         return side is not None and report.number < side.number
+
+    def runners(self, node: str) -> tuple[str, ...] | None:
+        """Those that may be alive on a node, as its supd says; None: it has not said yet."""
+        side = self._sides.get(node)
+        return None if side is None else side.runners
 
     def lacks(self, node: str, incarnation: str) -> bool:
         """Whether the node's supd says that it has no such runner."""

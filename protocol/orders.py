@@ -1,8 +1,7 @@
 """What a runner is told, whatever it was told before (docs/protocol.md, "Who gets which order"). Pure functions."""
 
-from dataclasses import dataclass
-
 from protocol.coordinator_events import FINAL, Phase, StopRequested
+from protocol.dataclass import dataclass
 from protocol.ids import NO_GENERATION
 from protocol.messages.member import Assignment, Order, Release, Run, Stop, Wait
 

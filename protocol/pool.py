@@ -8,12 +8,12 @@ import fnmatch
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from protocol.allotment import slots_needed, suits
 from protocol.coordinator_events import RosterNode, Want
+from protocol.dataclass import dataclass
 from protocol.departures import Departures
 from protocol.exclusion import Exclusions
 from protocol.job import JobSpec, TopologyTable

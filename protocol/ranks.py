@@ -8,8 +8,9 @@ import fnmatch
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from protocol.backend import backend_variables
+from protocol.dataclass import dataclass
 from protocol.ids import job_name
 from protocol.job import Job, JobSpec, is_reserved
 from protocol.messages.member import Assignment
@@ -255,6 +256,8 @@ def _contract(job: Job, assignment: Assignment, place: Place, base: Mapping[byte
         "SUPD_NODE": place.node,
         "SUPD_RESTART_REASON": assignment.restart_reason,
         "SUPD_RUNNER": place.incarnation,
+        **backend_variables(spec.run.backend),
+        **job.submitter.contract,
     }
     # Defaults a user's own value wins over.
     defaults = {

@@ -14,9 +14,9 @@ takes the lowest place that is free.
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from protocol.allotment import lacked
+from protocol.dataclass import dataclass
 from protocol.job import JobSpec
 from protocol.pool import Pool, matches, natural
 from protocol.text import one_line, some_of

@@ -4,12 +4,12 @@ The rules stand in `decide`, in their order. Whoever brings about a restart with
 change, asks nobody here, but for `charge` where the job has `count_membership`.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from protocol.dataclass import dataclass
 from protocol.job import RestartTable
 
 CAUSE_IN_A_ROW_MAX = 25

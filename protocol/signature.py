@@ -21,6 +21,8 @@ def of_exit(exit: RankExit) -> str:
     """`RuntimeError at train.py:31`, `SIGSEGV`, `exit code 3`."""
     if exit.oom:
         return "out of memory"
+    if exit.error is not None and exit.error.raised:
+        return exit.error.raised
     if exit.signal is not None:
         return signal_name(exit.signal)
     return of_code(exit.code or 0, exit.stderr_tail)
@@ -28,7 +30,7 @@ def of_exit(exit: RankExit) -> str:
 
 def of_code(code: int, stderr_tail: Sequence[bytes] = ()) -> str:
     """Of a rank that exited by itself: what its last lines tell, else the code."""
-    return _exception(stderr_tail) or f"exit code {code}"
+    return of_traceback(stderr_tail) or f"exit code {code}"
 
 
 def of_stalls(reports: Iterable[RankReport]) -> str:
@@ -44,7 +46,7 @@ def of_spawn(failure: SpawnFailure) -> str:
     return one_line(f"spawn of {failure.path}: {failure.reason}", SIGNATURE_MAX_CHARS)
 
 
-def _exception(lines: Sequence[bytes]) -> str:
+def of_traceback(lines: Sequence[bytes]) -> str:
     """The type of the exception that a Python traceback in these lines ends with, and where it was raised; "": there
     is none."""
     bare = [_OF_RANK.sub(b"", line) for line in lines]

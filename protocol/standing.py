@@ -4,8 +4,8 @@ The rules of the lease are lease.py's; this is when they come into play, and wha
 """
 
 import math
-from dataclasses import dataclass
 
+from protocol.dataclass import dataclass, field
 from protocol.ids import NO_GENERATION
 from protocol.lease import Lease, WordBook
 from protocol.member_events import (
@@ -27,7 +27,7 @@ MET_S = 15.0
 """So long after they are looked for, within 10 s, every witness that can be reached is reached."""
 
 
-@dataclass
+@dataclass(frozen=False)
 class Standing:
     """Of one runner; boot-time seconds of its node."""
 
@@ -38,9 +38,7 @@ class Standing:
     _assignment: Assignment | None = None
     _met_s: float | None = None  # when this generation's witnesses were looked for
     _held_s: float = math.inf  # until when the guard lets live what runs here
-
-    def __post_init__(self) -> None:
-        self._words = WordBook()
+    _words: WordBook = field(default_factory=WordBook)
 
     def begin(self, generation: int, assignment: Assignment | None) -> None:
         """Another generation; None: it is never launched here."""

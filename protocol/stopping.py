@@ -1,14 +1,13 @@
 """The end of one node's part: which of several stops holds, and when its signals are due. Pure."""
 
-from dataclasses import dataclass
-
 from protocol import lifecycle
+from protocol.dataclass import dataclass
 from protocol.job import StopTable
 from protocol.member_events import Announce
 from protocol.messages.member import Stop
 
 
-@dataclass
+@dataclass(frozen=False)
 class Stopping:
     """Of one generation; boot-time seconds."""
 

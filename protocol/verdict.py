@@ -8,23 +8,38 @@ from protocol import signature, stalls
 from protocol.messages.control import Incident
 from protocol.messages.member import RankExit, RankReport, Renewal
 from protocol.signals import SIGKILL, shell_code, signal_name
+from protocol.text import one_line
+
+SAID_MAX_CHARS = 200
+"""Of what a rank has said of its end, in a line with more."""
 
 
 def how(exit: RankExit) -> str:
-    """`killed by SIGKILL, sender unknown`, `exited with code 3` …: what is known, no guess."""
+    """`killed by SIGKILL, sender unknown`, `exited with code 3: ValueError: no such shard` …: what is known, no
+    guess."""
+    said = f": {one_line(exit.error.message, SAID_MAX_CHARS)}" if exit.error is not None else ""
     if exit.oom:
         return f"killed by SIGKILL, out of memory ({exit.oom})"
     if exit.signal is None:
-        return f"exited with code {exit.code}"
+        return f"exited with code {exit.code}{said}"
+    if exit.stopped_by_us:
+        return f"ended with the others{said}"
     core = " (core dumped)" if exit.core_dumped else ""
     sender = ", sender unknown" if exit.signal == SIGKILL else ""
-    return f"killed by {signal_name(exit.signal)}{core}{sender}"
+    return f"killed by {signal_name(exit.signal)}{core}{sender}{said}"
 
 
 def first_failure(renewal: Renewal) -> RankReport | None:
-    """The rank of this runner that failed first, in the order in which the runner saw them end."""
-    failed = [r for r in renewal.ranks if r.exit is not None and r.exit.failed]
-    return min(failed, key=lambda r: r.exit.order if r.exit else 0, default=None)
+    """The rank of this runner that failed first, in the order in which the runner saw them end; but one that had raised
+    an exception before that, by its error file, was earlier, also where it ended so late that it was stopped."""
+    ended = [(report, report.exit) for report in renewal.ranks if report.exit is not None]
+    failed = [(report, exit) for report, exit in ended if exit.failed]
+    if not failed:
+        return None
+    first, its_exit = min(failed, key=lambda pair: pair[1].order)
+    raised = [(r, e) for r, e in ended if e.code != 0 and e.error is not None and e.error.ahead_s > 0]
+    earlier = [(r, e) for r, e in raised if e.failed_ago_s > its_exit.failed_ago_s]
+    return max(earlier, key=lambda pair: pair[1].failed_ago_s, default=(first, its_exit))[0]
 
 
 def killed_while_stopping(renewals: Iterable[Renewal]) -> tuple[int, ...]:
@@ -52,9 +67,12 @@ def incident(number: int, node: str, renewal: Renewal) -> Incident | None:
         )
     report = first_failure(renewal)
     if report is not None and report.exit is not None:
-        cause = "out-of-memory" if report.exit.oom else "exit" if report.exit.signal is None else "signal"
-        text = f"rank {report.rank} on {node} (pid {report.pid}) {how(report.exit)}"
-        return _of_rank(number, node, renewal, report, cause, text, signature.of_exit(report.exit))
+        exit = report.exit
+        is_killed_by_us = exit.stopped_by_us and exit.signal is not None
+        cause = "out-of-memory" if exit.oom else "exit" if exit.signal is None or is_killed_by_us else "signal"
+        text = f"rank {report.rank} on {node} (pid {report.pid}) {how(exit)}"
+        found = _of_rank(number, node, renewal, report, cause, text, signature.of_exit(exit))
+        return replace(found, signal=None, core_dumped=False, shell_code=None) if is_killed_by_us else found
     first = stalls.culprits(renewal.ranks)
     if not first:
         return None if renewal.fenced_s is None else fenced(number, node, renewal.generation, renewal.fenced_s)
@@ -98,6 +116,7 @@ def _of_rank(
         wall_s=exit.wall_s,
         stderr_tail=exit.stderr_tail,
         evidence=exit.oom,
+        error=exit.error,
     )
 
 

@@ -14,6 +14,7 @@ from protocol.chooser import CHOOSER_MAX
 from protocol.errors import Place
 from protocol.ids import GenerationNumber
 from protocol.messages import Message, decoder
+from protocol.messages.member import RankError
 from protocol.messages.upkeep import (
     GRACE_MAX_S,
     REASON_MAX,
@@ -65,6 +66,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float = 0.0
     stderr_tail: tuple[bytes, ...] = ()
     evidence: str = ""  # what the kernel says of it
+    error: RankError | None = None  # what the rank itself has said of it, in its error file
     cause_key: str = ""  # the same for two failures of one cause: "RuntimeError at train.py:31", "SIGSEGV"; "": unknown
     is_root: bool = True  # it is known that it began there; of several ranks that hang alike it is not
 

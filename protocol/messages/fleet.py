@@ -36,6 +36,9 @@ GENERATIONS_MAX = 100_000
 
 WORD_MAX = 300
 
+LAUNCH_MAX = 16
+"""Things that suprun is told."""
+
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")]
 Word = Annotated[str, Meta(max_length=WORD_MAX)]
 Label = Annotated[str, Meta(max_length=LABEL_MAX_CHARS)]
@@ -76,6 +79,7 @@ class Join(Message, frozen=True):
     host: Annotated[str, Meta(max_length=64)] = ""  # identity of the host that it has heard it of
     slots: Devices | None = None  # one a rank: the device of each, "" where it has none; None: no limit
     max_jobs: Annotated[int, Meta(ge=0)] = 0  # runs at once; 0: as many as its slots allow
+    launch: Annotated[dict[Word, Line], Meta(max_length=LAUNCH_MAX)] = {}  # what its suprun was told; {}: it is none
 
 
 class Joined(Message, frozen=True):

@@ -53,6 +53,15 @@ class Part(enum.StrEnum):
     FINISHED = "finished"  # every rank ended with 0, and the whole tree was seen gone
 
 
+class RankError(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank has said of its own end, in its error file (TORCHELASTIC_ERROR_FILE)."""
+
+    message: Line  # the first line of it: "ValueError: no such shard"
+    raised: Line = ""  # "ValueError at /job/train.py:31"; "": not known
+    file: Line  # on its node
+    ahead_s: Annotated[float, Meta(ge=0)] = 0.0  # so long before its end it was raised, at least
+
+
 class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     """How the main process of a rank ended. Exactly one of `code` and `signal` is set."""
 
@@ -66,11 +75,17 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by_us: bool  # it ended after we had begun to stop it: never a failure of its own
     oom: Line = ""  # what the kernel's memory controller says, where it says that this was its doing
     stderr_tail: Tail = ()  # its last lines: 20, or more where it wrote stacks
+    error: RankError | None = None  # None: it has said nothing
 
     @property
     def failed(self) -> bool:
         """Whether this counts as a failure of the rank."""
         return not self.stopped_by_us and self.code != 0
+
+    @property
+    def failed_ago_s(self) -> float:
+        """Between its failure, at the latest, and this report: an exception comes before the end that it brings."""
+        return self.ago_s + (self.error.ahead_s if self.error is not None else 0.0)
 
 
 class StallState(enum.StrEnum):

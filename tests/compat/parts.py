@@ -101,8 +101,19 @@ JOB = Job(
         umask=0o27,
         user="me",
         allow_mixed=True,
+        contract={"TORCHELASTIC_RUN_ID": "mine"},
     ),
     revision=2,
+)
+JOB_WITH_BACKEND = Job(
+    run="eval@4d5e6f",
+    spec=JobSpec(name="eval", run=RunTable(script="eval.py", backend="gloo")),
+    submitter=JOB.submitter,
+)
+JOB_WITH_BINDING = Job(
+    run="bound@4d5e6f",
+    spec=JobSpec(name="bound", run=RunTable(script="eval.py"), devices=DevicesTable(numa_binding="socket")),
+    submitter=JOB.submitter,
 )
 SMALL_JOB = Job(
     run="small@000000",
@@ -327,8 +338,48 @@ LOG_PLACE = c.LogPlace(generation=3, rank=4, stream="err", offset=7)
 KNOWN_HOST = f.KnownHost(node="n3", identity="6c2f0e2d5b1f0e2d", address="10.0.0.3", port=29410, epoch=7, heard_s=2.5)
 
 LIFE_OFFER = m.Offer(slots=2, address="127.0.0.1", port=40001)
+RANK_ERROR = m.RankError(
+    message="ValueError: no shard 7",
+    raised="ValueError at /job/train.py:31",
+    file="/logs/gen-0003/rank-00004.error.json",
+    ahead_s=2.25,
+)
+EXIT_WITH_ERROR = m.RankExit(code=1, order=0, wall_s=1770000000.25, ran_s=812.5, stopped_by_us=False, error=RANK_ERROR)
+INCIDENT_WITH_ERROR = c.Incident(
+    number=1, generation=0, cause="exit", summary="rank 0 exited with code 1", node="n1", error=RANK_ERROR
+)
 TERMINATED = m.RankExit(signal=15, order=0, wall_s=1770000000.25, ran_s=2.5, stopped_by_us=True)
 
 
 def life_ranks(*, started: bool = True, exit: m.RankExit | None = None) -> tuple[m.RankReport, ...]:
     return tuple(m.RankReport(rank=i, local_rank=i, pid=1000 + i, started=started, exit=exit) for i in range(2))
+
+
+FACTS = f.NodeFacts(
+    host="gpu-02",
+    boot_id="0f7c2a51",
+    kernel="6.8.0",
+    python="3.11.9",
+    supd="0.1.0",
+    cpus=96,
+    memory_bytes=1 << 40,
+    devices="8 NVIDIA H100 80GB HBM3",
+)
+START = c.Start(
+    request_id="r1",
+    job_file=b'name = "train"\n',
+    source="train.toml",
+    folder="/home/me",
+    python="/usr/bin/python3",
+    env={b"A": b"\xff"},
+    limits={"nofile": 1024},
+    umask=0o22,
+    check_only=True,
+    settings=("stop.grace=45s",),
+    name="train2",
+    args=("--lr", "1"),
+    replace=True,
+    columns=88,
+    is_ascii=True,
+    allow_mixed=True,
+)

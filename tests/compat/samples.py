@@ -23,8 +23,13 @@ from protocol.messages.runner import Record, TakeOn, decode_record, decode_take_
 from protocol.restart import Ledger
 from tests.compat.parts import (
     ASSIGNMENT,
+    EXIT_WITH_ERROR,
+    FACTS,
     INCIDENT,
+    INCIDENT_WITH_ERROR,
     JOB,
+    JOB_WITH_BACKEND,
+    JOB_WITH_BINDING,
     KNOWN_HOST,
     LIFE_OFFER,
     LOG_PLACE,
@@ -33,41 +38,13 @@ from tests.compat.parts import (
     RENEWAL,
     RUN_STATUS,
     SMALL_JOB,
+    START,
     TERMINATED,
     life_ranks,
 )
 
 Samples = tuple[Callable[[bytes], Any], Sequence[msgspec.Struct]]
 """How they are decoded, and what they are."""
-
-FACTS = f.NodeFacts(
-    host="gpu-02",
-    boot_id="0f7c2a51",
-    kernel="6.8.0",
-    python="3.11.9",
-    supd="0.1.0",
-    cpus=96,
-    memory_bytes=1 << 40,
-    devices="8 NVIDIA H100 80GB HBM3",
-)
-START = c.Start(
-    request_id="r1",
-    job_file=b'name = "train"\n',
-    source="train.toml",
-    folder="/home/me",
-    python="/usr/bin/python3",
-    env={b"A": b"\xff"},
-    limits={"nofile": 1024},
-    umask=0o22,
-    check_only=True,
-    settings=("stop.grace=45s",),
-    name="train2",
-    args=("--lr", "1"),
-    replace=True,
-    columns=88,
-    is_ascii=True,
-    allow_mixed=True,
-)
 
 VERSION_1: dict[str, Samples] = {
     "to-coordinator": (
@@ -190,6 +167,7 @@ VERSION_1: dict[str, Samples] = {
                 host="6c2f0e2d5b1f0e2d",
                 slots=("GPU-5ee1c0de", ""),
                 max_jobs=4,
+                launch={"--nnodes": "2"},
             ),
         ],
     ),
@@ -393,6 +371,10 @@ VERSION_1: dict[str, Samples] = {
         ],
     ),
     "job": (decoder(Job), [JOB, SMALL_JOB]),
+    "job-with-backend": (decoder(Job), [JOB_WITH_BACKEND]),
+    "job-with-binding": (decoder(Job), [JOB_WITH_BINDING]),
+    "exit-with-error": (decoder(m.RankExit), [EXIT_WITH_ERROR]),
+    "incident-with-error": (decoder(c.Incident), [INCIDENT_WITH_ERROR]),
     "greeting": (c.decode_greeting, [c.Greeting(control_version=1, supd_version="0.1.0", node="n1")]),
     "requests": (
         c.decode_request,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from protocol import joining
 from protocol.coordinator_events import RosterNode, StopRequested
 from protocol.fleet import (
     ANSWERS_S,
@@ -171,6 +172,36 @@ def test_a_fleet_of_one_takes_nobody_in_and_says_what_it_lacks() -> None:
     refused = refusal(asked(1, join(), 10.0, opened(host=join("host", "of-host-dir", join=()))))
     assert (refused.code, refused.hint) == ("F303", "write the same `[fleet] join` on both, host first")
     assert "is a fleet of one, without `[fleet] join`; that of b (10.0.0.2:29410) begins with" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint", "launch", "message"),
+    [
+        (
+            "10.0.0.100",
+            "host:29410",
+            {"script": "b.py"},
+            "b was started with script b.py, and host, where the nodes meet, with a.py",
+        ),
+        ("10.0.0.100", "10.0.0.100:29410", {"script": "a.py"}, ""),
+        (
+            "localhost",
+            "10.0.0.100:29410",
+            {"script": "a.py"},
+            (
+                "b was started with the endpoint 10.0.0.100:29410, and host, which has it, with localhost:29410: "
+                "there other nodes would find nobody"
+            ),
+        ),
+    ],
+)
+def test_nodes_of_suprun_are_told_the_same_but_for_how_their_endpoint_is_spelled(
+    address: str, endpoint: str, launch: dict[str, str], message: str
+) -> None:
+    """N2."""
+    host = join("host", "of-host-dir", address=address, join=(f"{address}:29410",), launch={"script": "a.py"})
+    came = joining.mismatch(host, join(join=(endpoint,), launch=launch))
+    assert (came and (came.code, came.message)) == (("F320", message) if message else None)
 
 
 @pytest.mark.parametrize("first", ["HOST", "Host:29410"])

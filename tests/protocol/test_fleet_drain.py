@@ -153,6 +153,11 @@ def test_signals_last_over_a_lost_connection_and_end_with_the_supd_that_was_sent
     assert seen(fleet).signals == frozenset()
 
 
+def test_a_node_that_is_not_in_the_table_yet_was_sent_no_signals() -> None:
+    """The host's own supd may report before the table is opened."""
+    assert Fleet(HOST, 8, lambda node: "").signals_of(HOST.node) == {}
+
+
 def test_the_hosts_own_supd_has_signals_too_and_those_of_nobody_change_nothing() -> None:
     fleet = with_b()
     fleet.handle(Signalled(None, {"SIGUSR1": 1}), 20.0)

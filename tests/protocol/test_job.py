@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import JobInvalid
-from protocol.job import RESERVED_ENV, JobSpec, RestartTable, RunTable, StopTable, TopologyTable
+from protocol.job import RESERVED_ENV, DevicesTable, JobSpec, RestartTable, RunTable, StopTable, TopologyTable
 from protocol.job_file import read_job
 from protocol.job_schema import SCHEMA
 from protocol.selector import FORM
@@ -58,6 +58,7 @@ def test_every_key_arrives_where_it_belongs() -> None:
         [devices]
         visibility = "virtual"
         omp_num_threads = 4
+        numa_binding = "socket"
         [restart]
         policy = "never"
         max_restarts = -1
@@ -89,7 +90,7 @@ def test_every_key_arrives_where_it_belongs() -> None:
         limits={"nofile": 65536, "core": 0, "memlock": -1},
     )
     assert spec.topology == TopologyTable(nproc_per_node=8, role="trainer")
-    assert (spec.devices.visibility, spec.devices.omp_num_threads) == ("virtual", 4)
+    assert spec.devices == DevicesTable(visibility="virtual", omp_num_threads=4, numa_binding="socket")
     assert spec.restart == RestartTable(
         policy="never",
         max_restarts=-1,

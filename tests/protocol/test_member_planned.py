@@ -18,6 +18,7 @@ from protocol.member_events import (
     LookForSave,
     Noticed,
     Offered,
+    Persist,
     Renew,
     Sample,
     Saved,
@@ -249,6 +250,16 @@ def test_a_notice_and_its_end_are_told_at_once_in_every_part() -> None:
         report = told(stage.at(7.2, Noticed("")))
         assert report is not None
         assert report.notice == ""
+
+
+def test_a_notice_and_its_end_are_on_disk_before_they_are_told() -> None:
+    """Found by random seeds: a record from before the notice was heard once its runner was gone, and took it back."""
+    for stage in (launched(), running(), stopped()):
+        for now_s, why in ((7.0, "its runner was sent SIGUSR2"), (7.2, "")):
+            kept, said = stage.at(now_s, Noticed(why))
+            assert isinstance(kept, Persist)
+            assert isinstance(said, Renew)
+            assert (kept.renewal.notice, said.renewal.notice) == (why, why)
 
 
 def test_a_runner_says_which_revision_of_its_job_it_serves() -> None:

@@ -102,6 +102,12 @@ def test_a_rank_gets_all_of_torchruns_variables_and_ours_and_nothing_else() -> N
     }
 
 
+def test_ranks_are_told_which_backend_the_job_names() -> None:
+    run = RunTable(script="t.py", backend="gloo")
+    assert env_of(job_spec(run=run))["SUPD_BACKEND"] == "gloo"
+    assert "SUPD_BACKEND" not in env_of(job_spec())
+
+
 def test_the_first_generation_has_no_restart_reason() -> None:
     assert env_of(job_spec(), generation=0)["SUPD_RESTART_REASON"] == ""
 

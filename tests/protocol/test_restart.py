@@ -1,11 +1,10 @@
 """The restart policy: how often, how soon, at whose expense."""
 
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.dataclass import replace
 from protocol.job import RestartTable
 from protocol.restart import (
     CAUSE_IN_A_ROW_MAX,
@@ -178,7 +177,7 @@ def test_a_run_that_only_ever_loses_its_runner_is_given_up_in_the_end() -> None:
 
 
 def lost_port() -> Failure:
-    return dataclasses.replace(failure(started=False), lost_its_port=True)
+    return replace(failure(started=False), lost_its_port=True)
 
 
 def test_a_lost_port_is_made_good_at_once_and_uncharged_three_times_in_a_row() -> None:
@@ -206,5 +205,5 @@ def test_a_lost_port_does_not_restart_a_run_that_is_never_to_be_restarted() -> N
 
 
 def test_a_hang_ends_the_run_where_the_job_wants_that() -> None:
-    ends = dataclasses.replace(failure(), ends_run=True)
+    ends = replace(failure(), ends_run=True)
     assert story(TABLE, [ends]) == [GiveUp('hang.action is "fail"')]

@@ -3,15 +3,15 @@
 import contextvars
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from protocol.dataclass import dataclass, field
 from supervisor.logs.log_file import LogFile
 
 SLICE_BYTES = 1 << 20
 """The most that is written for one file before it is the next one's turn."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=False)
 class _Batch:
     """What waits for one file."""
 

@@ -12,7 +12,8 @@ import struct
 import termios
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from protocol.dataclass import dataclass
 
 PACE_S = 0.005
 """The most that a rank which goes on writing waits to be read; at 200 MB/s a pipe of 1 MiB is full then."""
@@ -30,7 +31,7 @@ TURN_BYTES = 1 << 20
 """After so much it is the loop's turn: ranks that flood their output must not starve what else it has to do."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=False, eq=False)
 class Pipe:
     """The read end of a worker's pipe."""
 

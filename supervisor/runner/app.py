@@ -1,13 +1,15 @@
 """`python -m supervisor.runner.app`: a runner, started by its guard; ready until it gets a run on standard input."""
 
-import argparse
 import asyncio
+import functools
 import os
 import resource
 import signal
 import ssl
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
 
 import structlog
 import uvloop
@@ -16,10 +18,11 @@ from protocol.framing import FrameDecoder
 from protocol.messages.runner import TakeOn, decode_take_on
 from supervisor.runner.guard import become_subreaper
 from supervisor.runner.runner import Runner
+from supervisor.shell.guarding import Tie, pairs
 from supervisor.shell.lease_page import LeasePage
 from supervisor.shell.log_setup import set_up_log
 from supervisor.shell.log_thread import LogThread
-from supervisor.shell.precedence import Precedence, take_precedence
+from supervisor.shell.precedence import take_precedence
 
 READ_BYTES = 64 * 1024
 
@@ -33,8 +36,12 @@ THREADS_MAX = 16
 LOG_PATIENCE_S = 1.0
 """How long the end waits for the last lines of its own log."""
 
-IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGALRM)
-"""A runner belongs to no terminal; what is meant for the program reaches it by supctl or by pid."""
+IGNORED = (
+    *(signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
+    *(signal.SIGPIPE, signal.SIGXFSZ),
+)
+"""A runner belongs to no terminal; what is meant for the program reaches it by supctl or by pid. A reader that went
+away, and a file that may not grow, are errors like others."""
 
 
 async def take_on() -> TakeOn | None:
@@ -63,43 +70,44 @@ async def warm_up() -> None:
     await asyncio.to_thread(int)
 
 
-async def serve(args: argparse.Namespace, page: LeasePage, precedence: Precedence) -> None:
+async def serve(runner_of: Callable[[TakeOn], Runner]) -> None:
     """Wait for a run and serve it to its end."""
     await warm_up()
     task = await take_on()
     if task is None:
         return
     structlog.contextvars.bind_contextvars(run=task.run, node=task.node)
-    cgroup = None if args.cgroup == "-" else args.cgroup
-    runner = Runner(task, lock_fd=args.lock_fd, cgroup=cgroup, guard_pid=args.guard, page=page, precedence=precedence)
-    await runner.run()
+    await runner_of(task).run()
 
 
-def main() -> None:
-    """Run until the run is over."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--lock-fd", type=int, required=True)
-    parser.add_argument("--cgroup", required=True)
-    parser.add_argument("--guard", type=int, required=True)
-    parser.add_argument("--page-fd", type=int, required=True)
-    parser.add_argument("--poke-fd", type=int, required=True)
-    parser.add_argument("--log-level", default="info")
-    args = parser.parse_args()
+def main(arguments: list[str]) -> NoReturn:
+    """Run until the run is over; `arguments` are the options."""
+    options = pairs(arguments)
+    tie = Tie.of(options)
+    lock_fd, page_fd, poke_fd = (int(options[name]) for name in ("--lock-fd", "--page-fd", "--poke-fd"))
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two pipes and a pidfd a rank; workers get the job's
-    for fd in (args.lock_fd, args.page_fd, args.poke_fd):
+    for fd in (lock_fd, page_fd, poke_fd, *(() if tie is None else (tie.fd,))):
         os.set_inheritable(fd, False)
     precedence = take_precedence()  # before there is any thread
     lines = LogThread(sys.stderr)
-    set_up_log(args.log_level, "json", lines)
+    set_up_log(options.get("--log-level", "info"), "json", lines)
     sys.setswitchinterval(SWITCH_S)
-    page = LeasePage(args.page_fd, args.poke_fd)
+    runner_of = functools.partial(
+        Runner,
+        lock_fd=lock_fd,
+        cgroup=None if options["--cgroup"] == "-" else options["--cgroup"],
+        guard_pid=int(options["--guard"]),
+        page=LeasePage(page_fd, poke_fd),
+        precedence=precedence,
+        tie=tie,
+    )
     status = 0
     try:
-        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve(args, page, precedence))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve(runner_of))
     except BaseException:
         structlog.get_logger().exception("runner_crashed")
         status = 70
@@ -108,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

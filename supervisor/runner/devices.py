@@ -1,9 +1,12 @@
 """Which of a node's accelerators a rank may use, and whether there are as many as ranks."""
 
 import glob
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 
 from protocol.errors import Refused
+from protocol.job import DevicesTable
+from protocol.ranks import Environment
 from supervisor.shell.devices import CUDA_VARIABLE, accelerators, listed
 
 _NVIDIA_FILES = "/dev/nvidia[0-9]*"  # one for each GPU that this node, or this container, has
@@ -42,3 +45,15 @@ def virtual_device(local_rank: int, environ: Mapping[str, str]) -> str | None:
             hint='lower topology.nproc_per_node, or set devices.visibility = "all"',
         )
     return devices[local_rank]
+
+
+def bindings(table: DevicesTable, environs: Sequence[Environment]) -> list[frozenset[int]]:
+    """The CPUs that each rank of this node is bound to, by the ranks' own environments.
+
+    Blocks on /proc and /sys. Raises Refused where they cannot be known.
+    """
+    from supervisor.shell.numa import cpus_of_ranks, gpus_seen  # few jobs need it
+
+    seen = [gpus_seen({os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}) for env in environs]
+    gpus = [gpu for own in seen for gpu in own[:1]] if table.visibility == "virtual" else seen[0]
+    return cpus_of_ranks(table.numa_binding, gpus, len(environs))

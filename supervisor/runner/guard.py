@@ -7,12 +7,13 @@ runner, which lives on and reports it. With --watch it is a replacement: a child
 died (docs/decisions/001).
 """
 
+import contextlib
 import ctypes
 import os
 import select
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 if __name__ == "__main__":
     # -P and -S leave nothing of ours on the path. At its end, so that nothing of the standard library is hidden.
@@ -40,42 +41,62 @@ _NEEDED = {signal.SIGCHLD, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.
 _IGNORED = signal.valid_signals() - _UNBLOCKABLE - _NEEDED
 
 
-def guard(incarnation: str, lock_fd: int, group: str | None, runner_argv: list[str]) -> None:
+def executed(argv: list[str]) -> int:
+    """A runner as a program of its own, with fresh signals; returns its pid."""
+    default = signal.valid_signals() - _UNBLOCKABLE
+    return os.posix_spawn(argv[0], argv, os.environ, setpgroup=0, setsigmask=(), setsigdef=default)
+
+
+def guard(
+    incarnation: str,
+    lock_fd: int,
+    group: str | None,
+    runner_argv: list[str],
+    tie: guarding.Tie | None,
+    start: Callable[[list[str]], int],
+) -> None:
     """Start the runner, hold it to its lease, wait for its end, and end whatever is left of it."""
     if group is not None:
         cgroup.join(group)  # where that fails, descent and marker have to do
     become_subreaper()
     page = LeasePage.make()
-    runner_pid = start_runner(lock_fd, page, runner_argv)
+    runner_pid = start_runner(lock_fd, page, runner_argv, tie, start)
     take_precedence()  # only now: the runner is to know what its workers are to have
     take_precedence_as_a_session()  # the runner is in it as well
-    Enforcer(incarnation, group, runner_pid, page).outlive(os.pidfd_open(runner_pid))
-    sweep(incarnation, group)
+    enforcer = Enforcer(incarnation, group, runner_pid, page, tie)
+    enforcer.outlive(os.pidfd_open(runner_pid))
+    sweep(incarnation, group, enforcer.seen)
+    enforcer.tidy_up()
 
 
-def watch(incarnation: str, group: str | None, runner_pid: int, page: LeasePage) -> None:
+def watch(incarnation: str, group: str | None, runner_pid: int, page: LeasePage, tie: guarding.Tie | None) -> None:
     """Hold the runner, our parent, to its lease, wait for its end, and end whatever is left of it.
 
     Orphans don't come to a child. Outside of a cgroup the tree is looked at once a second, so that processes
     without the marker are known too when the runner is gone.
     """
     take_precedence_as_a_session()
-    enforcer = Enforcer(incarnation, group, runner_pid, page)
+    enforcer = Enforcer(incarnation, group, runner_pid, page, tie)
     enforcer.remembers = group is None or os.getpid() not in cgroup.members(group)
     pidfd = guarding.parent_pidfd(runner_pid)
     if pidfd is not None:
         enforcer.outlive(pidfd)
     sweep(incarnation, group, enforcer.seen)
+    enforcer.tidy_up()
 
 
 class Enforcer:
-    """Kills the ranks of a runner that lives, but has no lease for them any more."""
+    """Kills the ranks of a runner that lives, but has no lease for them any more; and the runner itself, where it is
+    tied to a process that has ended."""
 
-    def __init__(self, incarnation: str, group: str | None, runner_pid: int, page: LeasePage) -> None:
+    def __init__(
+        self, incarnation: str, group: str | None, runner_pid: int, page: LeasePage, tie: guarding.Tie | None
+    ) -> None:
         self._incarnation = incarnation
         self._group = group
         self._runner_pid = runner_pid
         self._page = page
+        self._tie = tie
         self._timer = BootTimer()  # which also sees the end of a suspended machine's sleep at once
         self._pause_s = _KILL_AGAIN_S
         self._killed: set[int] = set()  # by the last pass: what is still there only waits for the kernel
@@ -87,16 +108,32 @@ class Enforcer:
         events = select.poll()
         for fd in (runner_pidfd, self._page.poke_fd, self._timer.fd):
             events.register(fd, select.POLLIN)
+        if self._tie is not None:
+            events.register(self._tie.fd, 0)  # POLLHUP is told all the same: there is no writer left
         while True:
             wait_s = self._enforce()  # first of all, whatever there is: we may have been stopped
             if self.remembers:
                 self.seen = tree.descendants(self._runner_pid, tree.processes())
                 wait_s = _LOOK_S if wait_s is None else min(wait_s, _LOOK_S)
             self._timer.set(None if wait_s is None else boot_s() + wait_s)
-            if any(fd == runner_pidfd for fd, _ in events.poll()):
+            ready = {fd for fd, _ in events.poll()}
+            if runner_pidfd in ready:
+                return
+            if self._tie is not None and self._tie.fd in ready:
+                self.seen = tree.descendants(self._runner_pid, tree.processes())
+                with contextlib.suppress(ProcessLookupError):  # it has just ended, and its parent is not us
+                    signal.pidfd_send_signal(runner_pidfd, signal.SIGKILL)
                 return
             self._page.take_poke()
             reap()
+
+    def tidy_up(self) -> None:
+        """Once nothing is left: remove what the process has left to whose end we are tied, whenever that came."""
+        if self._tie is not None and self._tie.is_cut:
+            import shutil  # it loads much
+
+            for folder in (self._tie.logs, self._tie.folder):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _enforce(self) -> float | None:
         """Kill what is left, if the lease is over; returns when to look again. None: there is no lease."""
@@ -129,18 +166,14 @@ def sweep(incarnation: str, group: str | None, seen: Sequence[tree.Process] = ()
     reap()
 
 
-def start_runner(lock_fd: int, page: LeasePage, runner_argv: list[str]) -> int:
-    """Start the runner with fresh signals, our standard files, the lock and the page of the lease; returns its pid."""
-    for fd in (lock_fd, page.page_fd, page.poke_fd):
+def start_runner(
+    lock_fd: int, page: LeasePage, runner_argv: list[str], tie: guarding.Tie | None, start: Callable[[list[str]], int]
+) -> int:
+    """Start the runner with our standard files, the lock, the page of the lease and the tie; returns its pid."""
+    for fd in (lock_fd, page.page_fd, page.poke_fd, *([tie.fd] if tie else ())):
         os.set_inheritable(fd, True)
-    pid = os.posix_spawn(
-        runner_argv[0],
-        [*runner_argv, "--guard", str(os.getpid()), *guarding.page_options(page)],
-        os.environ,
-        setpgroup=0,
-        setsigmask=(),
-        setsigdef=signal.valid_signals() - _UNBLOCKABLE,
-    )
+    what = ["--guard", str(os.getpid()), *guarding.page_options(page), *(tie.options if tie else ())]
+    pid = start([*runner_argv, *what])
     # The runner's input is its own: a writer is to notice when it has ended.
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -163,6 +196,13 @@ def reap() -> None:
         return
 
 
+def take_default_signals() -> None:
+    """None is ignored, blocked or handled, as after posix_spawn in `executed`."""
+    for number in signal.valid_signals() - _UNBLOCKABLE:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def shed_inheritance(kept_fds: Sequence[int]) -> None:
     """Undo what a parent may have left us with: ignored or blocked signals, a terminal, a folder, descriptors."""
     for number in signal.valid_signals() - _UNBLOCKABLE:
@@ -179,19 +219,22 @@ def shed_inheritance(kept_fds: Sequence[int]) -> None:
                 continue  # the one that listed the folder
 
 
-def main(arguments: list[str]) -> None:
-    """Options come in pairs; what follows `--` is the runner's command line."""
+def main(arguments: list[str], start: Callable[[list[str]], int] = executed) -> None:
+    """Options come in pairs; what follows `--` is the runner's command line, which `start` starts in a process group of
+    its own."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    options = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
+    options = guarding.pairs(arguments[:end])
     incarnation, lock_fd = options["--incarnation"], int(options["--lock-fd"])
     group = None if options["--cgroup"] == "-" else options["--cgroup"]
+    tie = guarding.Tie.of(options)
+    kept = (lock_fd, *([tie.fd] if tie else ()))
     if "--watch" in options:
         page_fd, poke_fd = int(options["--page-fd"]), int(options["--poke-fd"])
-        shed_inheritance((lock_fd, page_fd, poke_fd))
-        watch(incarnation, group, int(options["--watch"]), LeasePage(page_fd, poke_fd))
+        shed_inheritance((*kept, page_fd, poke_fd))
+        watch(incarnation, group, int(options["--watch"]), LeasePage(page_fd, poke_fd), tie)
     else:
-        shed_inheritance((lock_fd,))
-        guard(incarnation, lock_fd, group, arguments[end + 1 :])
+        shed_inheritance(kept)
+        guard(incarnation, lock_fd, group, arguments[end + 1 :], tie, start)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,21 @@ class GuardWatch:
     """Each replacement is one of the `helpers`."""
 
     def __init__(
-        self, incarnation: str, *, lock_fd: int, cgroup: str | None, page: LeasePage, helpers: Helpers
+        self,
+        incarnation: str,
+        *,
+        lock_fd: int,
+        cgroup: str | None,
+        page: LeasePage,
+        helpers: Helpers,
+        tie: guarding.Tie | None = None,
     ) -> None:
         self._incarnation = incarnation
         self._lock_fd = lock_fd
         self._cgroup = cgroup
         self._page = page
         self._helpers = helpers
+        self._tie = tie
         self._started_s = -AGAIN_S
 
     async def run(self, guard_pid: int) -> None:
@@ -55,8 +63,8 @@ class GuardWatch:
 
     def _start(self) -> tuple[int, int]:
         """Its pid and pidfd, once it is executed: for so long as the disk hangs on which Python lies, this blocks."""
-        argv = guarding.watch_argv(self._incarnation, self._lock_fd, self._cgroup, os.getpid(), self._page)
-        kept = (self._lock_fd, self._page.page_fd, self._page.poke_fd)
+        argv = guarding.watch_argv(self._incarnation, self._lock_fd, self._cgroup, os.getpid(), self._page, self._tie)
+        kept = (self._lock_fd, self._page.page_fd, self._page.poke_fd, *([self._tie.fd] if self._tie else ()))
         guard = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=kept)
         pidfd = pidfd_of(guard)
         guard.returncode = 0  # it is reaped with the workers

@@ -5,10 +5,11 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from protocol.dataclass import dataclass, field
 
 
-@dataclass
+@dataclass(frozen=False)
 class Helpers:
     """One that is being started has no pid yet: until then no child may be reaped that nobody knows. (It may be killed
     as one: then another is started.)"""

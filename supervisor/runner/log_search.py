@@ -9,11 +9,11 @@ import itertools
 import re
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
+from protocol.dataclass import dataclass
 from supervisor.shell.clock import boot_s
 
 log = structlog.get_logger()

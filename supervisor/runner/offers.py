@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from protocol.backend import NCCL, check_backend
 from protocol.errors import Refused
 from protocol.job import Job
 from protocol.messages.member import Offer
@@ -15,7 +16,7 @@ from protocol.text import one_line
 from supervisor.runner import devices
 from supervisor.runner.ports import Ports
 from supervisor.shell.clock import boot_s
-from supervisor.shell.devices import CUDA_VARIABLE, count_ranks
+from supervisor.shell.devices import CUDA_VARIABLE, accelerators, count_ranks
 from supervisor.shell.open_files import check_open_files
 from supervisor.shell.port_hold import PortHold
 
@@ -100,8 +101,15 @@ class Offers:
         ranks, how = count_ranks(wanted, environ)
         log.info("ranks_counted", ranks=ranks, how=how)
         check_open_files(ranks)
+        if spec.run.backend == NCCL:
+            gpus, how_gpus = accelerators(environ)
+            check_backend(NCCL, ranks, len(gpus), how_gpus)
         if spec.devices.visibility == "virtual":
             devices.virtual_device(ranks - 1, environ)
+        if spec.devices.numa_binding != "none":
+            from supervisor.shell.numa import cpus_of_ranks, gpus_seen  # few jobs need it
+
+            cpus_of_ranks(spec.devices.numa_binding, gpus_seen(environ), ranks)
         if isinstance(wanted, int):
             return ranks, devices.too_few(wanted, environ)
         return ranks, f'{ranks} rank{"s" if ranks > 1 else ""} by nproc_per_node = "{wanted}": {how}'

@@ -4,15 +4,14 @@ A kill by the controller looks like any other SIGKILL; only the counter `oom_kil
 cgroup tells it apart: in memory.oom_control (v1) or memory.events.local, else memory.events (v2).
 """
 
-from dataclasses import dataclass
-
+from protocol.dataclass import dataclass
 from supervisor.shell.cgroup import Mount, parse_memberships, parse_mounts, read_text
 
 _PF_EXITING = 0x4  # linux/sched.h, in field 9 of /proc/PID/stat
 _NO_LIMIT_BYTES = 1 << 60  # v1 writes "no limit" as a huge number, v2 as "max"
 
 
-@dataclass
+@dataclass(frozen=False)
 class _Seen:
     """What was seen of a process: its memory cgroup, and the counter at the last look and at the one before."""
 

@@ -8,12 +8,12 @@ import errno
 import random
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from protocol.addresses import is_loopback
+from protocol.dataclass import dataclass
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.messages import encode
 from protocol.messages.member import Answer, AnswerFor, Hello, Renewal, RenewalOf, Witness

@@ -7,10 +7,11 @@ its step before: a flood is no hang.
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from protocol.dataclass import dataclass
 from protocol.job import ProgressTable
 from protocol.member_events import NOTHING, Sample
 from protocol.signs import file_ranks, log_ranks
@@ -34,7 +35,7 @@ MISSING_READS = 60
 NO_STEP = "progress.file holds no step: it is to be a number, or a JSON object with `step`"
 
 
-@dataclass
+@dataclass(frozen=False)
 class _Output:
     """The output of one rank that is looked at."""
 
@@ -53,7 +54,7 @@ class _Output:
             self.sample = replace(self.sample, count=self.sample.count + 1)
 
 
-@dataclass
+@dataclass(frozen=False)
 class _File:
     """The progress file of one rank."""
 

@@ -63,6 +63,7 @@ from supervisor.runner.stop_file import StopFile
 from supervisor.runner.workers import Workers
 from supervisor.shell.clock import boot_s
 from supervisor.shell.driver import Driver
+from supervisor.shell.guarding import Tie
 from supervisor.shell.lease_page import LeasePage
 from supervisor.shell.precedence import Precedence
 from supervisor.shell.tls import client_context
@@ -93,14 +94,17 @@ class Runner:
         guard_pid: int,
         page: LeasePage,
         precedence: Precedence,
+        tie: Tie | None = None,
     ) -> None:
-        """`page` is where the guard reads of the lease; `precedence` is what the workers are to have."""
+        """`page` is where the guard reads of the lease; `precedence` is what the workers are to have; `tie` is the
+        guards'."""
         self._task = task
         self._lock_fd = lock_fd
         self._cgroup = cgroup
         self._guard_pid = guard_pid
         self._page = page
         self._precedence = precedence
+        self._tie = tie
         self._driver: Driver[Event, Effect] | None = None
         self._workers: Workers | None = None
         self._helpers = Helpers()
@@ -143,6 +147,7 @@ class Runner:
             cgroup=self._cgroup,
             page=self._page,
             helpers=self._helpers,
+            tie=self._tie,
         )
         try:
             async with self._group:

@@ -15,8 +15,8 @@ import signal
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from protocol.dataclass import dataclass
 from supervisor.shell.lease_page import LeasePage
 from supervisor.shell.precedence import Precedence, give_back
 from supervisor.shell.program import NOT_EXECUTABLE, NoProgram, find_program
@@ -72,6 +72,7 @@ class WorkerCommand:
     umask: int
     precedence: Precedence | None = None
     lease: LeasePage | None = None
+    cpus: frozenset[int] | None = None  # that it is bound to; None: those of its runner
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def pidfd_of(process: subprocess.Popen[bytes]) -> int:
 
 def _preparation(command: WorkerCommand) -> Callable[[], None]:
     """What the child does between fork and exec. Everything is computed here, in the parent."""
-    parent, precedence, lease = os.getpid(), command.precedence, command.lease
+    parent, precedence, lease, cpus = os.getpid(), command.precedence, command.lease, command.cpus
     ignored = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_IGN]  # exec keeps only these
     wanted = [
         (_LIMITS[name], _clamped(value, resource.getrlimit(_LIMITS[name])[1])) for name, value in command.limits.items()
@@ -199,6 +200,8 @@ def _preparation(command: WorkerCommand) -> Callable[[], None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if precedence is not None:
             give_back(precedence)
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
         if lease is not None and lease.is_over:
             os.kill(os.getpid(), signal.SIGKILL)  # we were stopped in the middle: the guard may have looked already
 

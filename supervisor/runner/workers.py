@@ -7,12 +7,12 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from protocol import ranks
+from protocol.dataclass import dataclass
 from protocol.errors import Refused
 from protocol.ids import NO_GENERATION
 from protocol.job import Job
@@ -24,6 +24,7 @@ from supervisor.logs.segments import LogWriter
 from supervisor.runner import devices, sight, spawn
 from supervisor.runner.beats import Pages, package_dir
 from supervisor.runner.env_file import read_env_file
+from supervisor.runner.error_file import read_error
 from supervisor.runner.helpers import Helpers
 from supervisor.runner.oom import OomWatch
 from supervisor.runner.progress import Progress
@@ -49,7 +50,7 @@ what follows when a generation ends, for the marker."""
 PIDS_LOGGED_MAX = 100
 
 
-@dataclass
+@dataclass(frozen=False)
 class _Main:
     """The main process of one rank."""
 
@@ -161,10 +162,11 @@ class Workers:
                 place = self._place(rank, local_rank, await self._device(assignment, local_rank, base))
                 commands.append(ranks.command(self._job, assignment, place, base, env_file))
             await self._know_files(assignment.first_rank, commands)
+            cpus = await self._bindings(commands)
             for rank, command in enumerate(commands, assignment.first_rank):
                 if self._lease.is_over or self._killed >= assignment.generation:
                     break  # the machine knows, or is about to see, and waits for nobody else
-                mains.append(await self._spawn(rank, command))
+                mains.append(await self._spawn(rank, command, cpus[rank - assignment.first_rank]))
         except (Refused, spawn.SpawnError) as exc:
             path, reason = (exc.path, exc.reason) if isinstance(exc, spawn.SpawnError) else ("devices", str(exc))
             is_nodes = isinstance(exc, spawn.SpawnError) and exc.is_nodes
@@ -178,6 +180,13 @@ class Workers:
         for seen in held:
             self._tell(seen)
 
+    async def _bindings(self, commands: Sequence[ranks.Command]) -> Sequence[frozenset[int] | None]:
+        """The CPUs that each rank is bound to; None: to none in particular. Raises Refused."""
+        table = self._job.spec.devices
+        if table.numa_binding == "none":
+            return [None] * len(commands)
+        return await asyncio.to_thread(devices.bindings, table, [command.env for command in commands])
+
     async def _know_files(self, first_rank: int, commands: Sequence[ranks.Command]) -> None:
         """Find out what the files hold that ranks are going to write, so that it is not taken for theirs."""
         self.saves.begin(Path(os.fsdecode(commands[0].marker)) if commands[0].marker else None)
@@ -188,7 +197,7 @@ class Workers:
             reading = self._tasks.create_task(self.progress.refresh_file(), name="progress-file")
             await asyncio.wait({reading}, timeout=FIRST_FILE_S)
 
-    async def _spawn(self, rank: int, command: ranks.Command) -> _Main:
+    async def _spawn(self, rank: int, command: ranks.Command, cpus: frozenset[int] | None) -> _Main:
         worker = spawn.WorkerCommand(
             argv=[*command.argv],
             env=command.env,
@@ -197,6 +206,7 @@ class Workers:
             umask=self._job.submitter.umask,
             precedence=self._precedence,
             lease=self._lease,
+            cpus=cpus,
         )
         self._is_spawning = True
         try:
@@ -223,13 +233,16 @@ class Workers:
             node=self._node,
             local_rank=local_rank,
             incarnation=self._incarnation,
-            error_file=str(generation_dir(self._logs_dir, self._generation) / f"rank-{rank:05d}.error.json"),
+            error_file=str(self._error_file(self._generation, rank)),
             device=device,
             cpus=self._cpus,
             heartbeat=self._pages.path(rank),
             stop_file=str(self._pages.stop_file or ""),
             package_dir=self._package_dir or "",
         )
+
+    def _error_file(self, generation: int, rank: int) -> Path:
+        return generation_dir(self._logs_dir, generation) / f"rank-{rank:05d}.error.json"
 
     async def _device(self, assignment: Assignment, local_rank: int, base: ranks.Environment) -> str | None:
         is_virtual = self._job.spec.devices.visibility == "virtual"
@@ -388,6 +401,7 @@ class Workers:
             signal=status.signal,
             ran_s=round(ran_s, 3),
         )
+        error = None if status.code == 0 else await read_error(self._error_file(generation, rank), ended.wall_s, ran_s)
         exit = RankExit(
             code=status.code,
             signal=status.signal,
@@ -398,6 +412,7 @@ class Workers:
             stopped_by_us=False,
             oom=one_line(ended.oom),
             stderr_tail=self._logs.tail(rank, "err"),
+            error=error,
         )
         self._put(Exited(generation, rank, exit, ended.ended_s, await self._last_sample(rank)))
 

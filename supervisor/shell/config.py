@@ -27,6 +27,7 @@ from supervisor.shell.paths import (
     socket_path_problem,
     xdg_folder,
 )
+from supervisor.shell.runner_start import Embedded
 
 MAX_DISK_BYTES, MAX_DISK_MIN_BYTES = 50 << 30, 1 << 20
 
@@ -72,6 +73,7 @@ class Config:
     cgroup: str  # "auto" or "off"
     log_level: str  # "debug", "info", "warning" or "error"
     log_format: str  # "auto": text on a terminal, JSON elsewhere; "text" or "json"
+    embedded: Embedded | None = None  # in suprun
 
     def make_private(self, path: Path, *key: str) -> None:
         """Make a folder that a key names, as `ensure_private_dir` does; what is wrong is shown at that key."""

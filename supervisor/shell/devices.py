@@ -56,6 +56,17 @@ def count_ranks(nproc_per_node: int | str, environ: Mapping[str, str]) -> tuple[
             return count_cpus()
 
 
+def count_as_torchrun(nproc_per_node: int | str, environ: Mapping[str, str]) -> tuple[int, str]:
+    """The same by torchrun's --nproc-per-node, whose "auto" is one for each CPU where there is no accelerator."""
+    if nproc_per_node != "auto":
+        return count_ranks(nproc_per_node, environ)
+    devices, how = accelerators(environ)
+    if devices:
+        return len(devices), how
+    xpus, how = _count_xpus(environ)
+    return (xpus, how) if xpus else count_cpus()
+
+
 def accelerators(environ: Mapping[str, str]) -> tuple[list[str], str]:
     """NVIDIA's GPUs by name or index, and how they were found, for people."""
     if CUDA_VARIABLE in environ:

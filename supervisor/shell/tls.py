@@ -92,7 +92,7 @@ def _context(protocol: int, path: Path) -> ssl.SSLContext:
 
 # --- what went wrong, in words -----------------------------------------------------------------------------------
 
-_NO_TLS = "it does not speak TLS"
+NO_TLS = "it does not speak TLS"
 _OLD = "its TLS is older than 1.3"
 _OURS_REFUSED = "it does not take our fleet key: its own differs"
 _PROBLEMS = {  # OpenSSL's ssl/ssl_err.c
@@ -103,9 +103,9 @@ _PROBLEMS = {  # OpenSSL's ssl/ssl_err.c
     "SSLV3_ALERT_BAD_CERTIFICATE": _OURS_REFUSED,
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _OURS_REFUSED,
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": _OURS_REFUSED,
-    "WRONG_VERSION_NUMBER": _NO_TLS,
-    "HTTP_REQUEST": _NO_TLS,
-    "HTTPS_PROXY_REQUEST": _NO_TLS,
+    "WRONG_VERSION_NUMBER": NO_TLS,
+    "HTTP_REQUEST": NO_TLS,
+    "HTTPS_PROXY_REQUEST": NO_TLS,
     "UNSUPPORTED_PROTOCOL": _OLD,
     "TLSV1_ALERT_PROTOCOL_VERSION": _OLD,
     "NO_PROTOCOLS_AVAILABLE": _OLD,

@@ -26,6 +26,9 @@ HANDSHAKES_MAX = 4096
 NO_IPV6 = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 """Where the machine has none, or has it switched off, all interfaces are those of IPv4."""
 
+PORT_TRIES = 20
+"""A port that is free for IPv4 may not be for IPv6."""
+
 REST_S = 1.0
 """Where no connection can be accepted (no descriptor is left), until it is tried again."""
 
@@ -134,26 +137,39 @@ async def listen(
     handshakes_max: int = HANDSHAKES_MAX,
 ) -> TlsServer:
     """Listen on every address of a host, on all interfaces with ""; whoever gets in is handed to a protocol of `make`.
+    Port 0 is any that is free, the same one for all addresses.
 
     Raises OSError where that cannot be, socket.gaierror where the host is not known.
     """
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
+    tries_left = PORT_TRIES
+    while True:
+        tries_left -= 1
+        try:
+            return TlsServer(_listeners(host, port, list(dict.fromkeys(found))), tls, make, handshakes_max)
+        except OSError as exc:
+            if port or exc.errno != errno.EADDRINUSE or not tries_left:
+                raise
+
+
+def _listeners(host: str, port: int, found: list[Any]) -> list[socket.socket]:
+    """One for each of the addresses that getaddrinfo has found. Raises OSError."""
     with contextlib.ExitStack() as undo:
         sockets: list[socket.socket] = []
-        for family, _, _, _, address in dict.fromkeys(found):
+        for family, _, _, _, (address, _, *rest) in found:
             try:
                 listener = socket.socket(family, socket.SOCK_STREAM)
                 undo.callback(listener.close)
-                _listen_at(listener, address)
+                _listen_at(listener, (address, sockets[0].getsockname()[1] if sockets else port, *rest))
             except OSError as exc:
                 if host or family != socket.AF_INET6 or exc.errno not in NO_IPV6:
                     raise
             else:
                 sockets.append(listener)
         undo.pop_all()
-    return TlsServer(sockets, tls, make, handshakes_max)
+    return sockets
 
 
 def _listen_at(listener: socket.socket, address: Any) -> None:

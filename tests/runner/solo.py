@@ -141,7 +141,7 @@ def _guard(folder: Path, incarnation: str, own_log: int | None) -> subprocess.Po
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     runner = [sys.executable, "-E", "-P", "-m", "supervisor.runner.app", "--lock-fd", str(lock), "--cgroup", "-"]
-    argv = guarding.guard_argv(incarnation, lock, None, runner)
+    argv = guarding.guard_argv(guarding.guard_options(incarnation, lock, None), runner)
     try:
         return subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=own_log, pass_fds=(lock,))
     finally:

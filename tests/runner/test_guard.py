@@ -107,7 +107,7 @@ def test_the_cgroup_is_removed_with_the_last_of_the_runner(group: str | None, in
 
 def test_a_runner_that_cannot_be_started_ends_the_guard(incarnation: str, tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
-        argv = guarding.guard_argv(incarnation, lock.fileno(), None, ["/no/such/runner"])
+        argv = guarding.guard_argv(guarding.guard_options(incarnation, lock.fileno(), None), ["/no/such/runner"])
         ended = subprocess.run(argv, pass_fds=(lock.fileno(),), stderr=subprocess.PIPE, check=False, timeout=15)
     assert ended.returncode == 1
     assert b"/no/such/runner" in ended.stderr

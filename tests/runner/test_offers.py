@@ -81,6 +81,16 @@ async def test_what_supd_was_started_with_is_all_that_is_counted_but_for_the_job
     assert (await looked_up(offers("gpu", own_env={"CUDA_VISIBLE_DEVICES": "0"}))).slots == 1
 
 
+async def test_a_node_without_a_gpu_for_each_rank_of_nccl_offers_nothing_and_says_why() -> None:
+    spec = JobSpec(name="j", run=RunTable(script="t.py", backend="nccl"), topology=TopologyTable(nproc_per_node=3))
+    job = submitted(spec, env={b"CUDA_VISIBLE_DEVICES": b"3,1"})
+    offer = await looked_up(Offers(job, "a", HOST, refused))
+    assert (offer.slots, offer.problem[:68]) == (
+        0,
+        'backend = "nccl" needs a GPU for each of 3 ranks, and there are 2: 2',
+    )
+
+
 async def test_fewer_gpus_than_ranks_are_told_and_no_reason_to_refuse() -> None:
     offer = await looked_up(offers(3, env={b"CUDA_VISIBLE_DEVICES": b"3,1"}))
     assert (offer.slots, offer.problem) == (3, "")
@@ -121,6 +131,17 @@ async def test_a_device_for_each_rank_takes_as_many_devices_as_ranks() -> None:
     )
     offer = await looked_up(kept(Offers(submitted(spec, env={b"CUDA_VISIBLE_DEVICES": b"3,1"}), "a", HOST, refused)))
     assert "rank 2 of this node has no device: 2 visible (3,1)" in offer.problem
+
+
+async def test_ranks_that_are_to_be_near_their_gpus_take_a_gpu_each() -> None:
+    spec = JobSpec(
+        name="j",
+        run=RunTable(script="t.py"),
+        topology=TopologyTable(nproc_per_node=2),
+        devices=DevicesTable(numa_binding="node"),
+    )
+    offer = await looked_up(kept(Offers(submitted(spec, env={b"CUDA_VISIBLE_DEVICES": b""}), "a", HOST, refused)))
+    assert (offer.slots, "local rank 0 has no GPU, 0 can be seen" in offer.problem) == (0, True)
 
 
 @pytest.fixture

@@ -112,6 +112,12 @@ def test_limits_are_set_and_never_above_the_hard_ones() -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
+def test_a_worker_is_bound_to_the_cpus_that_are_its_own() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    words = (sys.executable, "-c", "import os; print(os.sched_getaffinity(0))")
+    assert finish(spawn(command(*words, cpus=frozenset({cpu}))))[1] == b"{%d}\n" % cpu
+
+
 def test_bytes_that_are_no_text_arrive_as_they_are() -> None:
     status, output, _ = finish(spawn(command("printf", b"%s", b"\xff\xfe")))
     assert (status, output) == (ExitStatus(code=0), b"\xff\xfe")

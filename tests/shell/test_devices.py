@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import Refused
-from supervisor.shell.devices import accelerators, count_ranks, cpu_quota, node_slots
+from supervisor.shell.devices import accelerators, count_as_torchrun, count_ranks, cpu_quota, node_slots
 
 HAS_NVML = os.path.exists("/proc/driver/nvidia")
 UUIDS = "GPU-8932f937-d72c,MIG-GPU-5c89852c/1/0, 3"
@@ -36,6 +36,19 @@ def test_visible_devices_are_counted_in_their_order_and_never_read_as_numbers(
     environ = {"CUDA_VISIBLE_DEVICES": variable}
     assert accelerators(environ)[0] == devices
     assert count_ranks("auto", environ)[0] == max(1, len(devices))
+
+
+@pytest.mark.parametrize(
+    ("environ", "count"), [({"CUDA_VISIBLE_DEVICES": "0,1"}, 2), ({"ZE_AFFINITY_MASK": "0,1,2"}, 3), ({}, 5)]
+)
+def test_torchruns_auto_is_one_for_each_accelerator_else_one_for_each_cpu(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], count: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(5)))
+    monkeypatch.setattr("supervisor.shell.devices.cpu_quota", lambda: None)
+    without_any = {"CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": ""}
+    assert count_as_torchrun("auto", {**without_any, **environ})[0] == count
+    assert count_as_torchrun(3, {**without_any, **environ}) == count_ranks(3, {})
 
 
 def test_gpu_without_any_is_refused_with_what_was_looked_at() -> None:

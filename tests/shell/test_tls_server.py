@@ -233,6 +233,7 @@ async def test_all_interfaces_are_those_of_both_families_where_there_are_both(sh
         assert server.sockets[0].family == socket.AF_INET
         assert await greeting(server, client_context(path)) == b"hello"
         assert len({listener.family for listener in server.sockets}) == len(server.sockets)
+        assert len({listener.getsockname()[1] for listener in server.sockets}) == 1, "a node tells one port of its own"
 
 
 async def test_after_its_end_nobody_gets_in(short_dir: Path) -> None:

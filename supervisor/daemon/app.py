@@ -1,6 +1,5 @@
 """`supd`: the node daemon."""
 
-import argparse
 import asyncio
 import contextlib
 import errno
@@ -13,16 +12,14 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
-from importlib import metadata
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
 
 from protocol.errors import Refused, SupdError
-from protocol.exit_code import ExitCode
 from protocol.messages.fleet import FetchLogs, FetchRank, Visit
 from protocol.text import host_port
 from supervisor.daemon import fleet_key
@@ -49,7 +46,9 @@ from supervisor.shell.paths import default_control_path
 from supervisor.shell.port_holder import port_holder
 from supervisor.shell.tls import client_context, ensure_credential, server_context
 from supervisor.shell.tls_server import TlsServer
-from supervisor.shell.usage import near_option
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 log = structlog.get_logger()
 
@@ -86,19 +85,29 @@ async def serve_until_signalled(config: Config, word: Word) -> int:
     return await serve(config, stop, word, sent)
 
 
-async def serve(config: Config, stop: asyncio.Event, word: Word = NO_WORD, sent: Sent | None = None) -> int:
+Company = Callable[[Role, Dialer], Coroutine[None, None, None]]
+"""What else is to run in this process, for as long as supd does."""
+
+
+async def serve(
+    config: Config,
+    stop: asyncio.Event,
+    word: Word = NO_WORD,
+    sent: Sent | None = None,
+    company: Company | None = None,
+) -> int:
     """Run until `stop` is set. Runs live on, and the next supd finds them; returns how many. `sent` are signals that
-    this process is sent: nodes are told of them, also at the end.
+    this process is sent: nodes are told of them, also at the end. Whatever `company` raises ends it.
 
     Raises Refused where supd cannot go on.
     """
     sent = sent or Sent()
-    while (active_runs := await _serve(config, stop, word, sent)) is None:
+    while (active_runs := await _serve(config, stop, word, sent, company)) is None:
         word = NO_WORD  # the coordinator is elsewhere since: begin anew, as one that joins it
     return active_runs
 
 
-async def _serve(config: Config, stop: asyncio.Event, word: Word, sent: Sent) -> int | None:
+async def _serve(config: Config, stop: asyncio.Event, word: Word, sent: Sent, company: Company | None) -> int | None:
     """As `serve`; None once this node has hosted, and another one does so since."""
     active_runs: int | None = 0
     role: Role | None = None
@@ -126,6 +135,8 @@ async def _serve(config: Config, stop: asyncio.Event, word: Word, sent: Sent) ->
             others = Others(config, Prober(dialer, config.fleet), node)
             leadership = OperatorsWord(config, journal, hosting, others, word)
             role = Role(config, leadership, node, hosting, door, dialer, start)
+            if company is not None:
+                group.create_task(company(role, dialer), name="company")
             control = Control(role, dialer, config)
             files = LocalFiles(config.node, config.logs_dir)
             door.handlers[Visit] = control.visit
@@ -242,56 +253,12 @@ def _shed_inheritance() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells a wrong command line the way every other error is told."""
-
-    def error(self, message: str) -> NoReturn:
-        near = near_option(self, message)
-        message = f"{message}; {near}" if near else message
-        raise Refused("F001", message, hint=f"{self.prog} --help", exit_code=ExitCode.USAGE)
-
-
-def command_line() -> argparse.ArgumentParser:
-    """The command line of supd."""
-    about = "The node daemon of supd. It is spoken to with supctl."
-    parser = _Parser(prog="supd", description=about, allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"supd {metadata.version('supd')}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    about = "run in the foreground; SIGTERM ends it and leaves runs alive"
-    run = commands.add_parser("run", help=about, allow_abbrev=False)
-    run.add_argument("--config", type=Path, metavar="FILE", help="supd.toml (conf/supd.toml lists every key)")
-    run.add_argument("--dev", action="store_true", help="loopback, any free port, state in a new temporary folder")
-    about = (
-        "from now on host the coordinator here, whoever comes first in `[fleet] join`; refused while the old one lives"
-    )
-    run.add_argument("--coordinator", action="store_true", help=about)
-    about = "with --coordinator: the node that has hosted is off, and stays so; nobody is asked"
-    run.add_argument("--old-is-dead", action="store_true", help=about)
-    about = "the credential that all nodes of a fleet share: whoever holds it belongs to the fleet"
-    fleet = commands.add_parser("fleet", help=about, allow_abbrev=False)
-    key = fleet.add_subparsers(dest="object", required=True, metavar="key").add_parser("key", help=about)
-    actions = key.add_subparsers(dest="action", required=True, metavar="new|show")
-    for name, about in (
-        ("new", "make one, 0600, where there is none; then copy it to every node"),
-        ("show", "say where it is, and its fingerprint, which is the same on every node; never the key itself"),
-    ):
-        action = actions.add_parser(name, help=about, allow_abbrev=False)
-        action.add_argument("--config", type=Path, metavar="FILE", help="supd.toml, which names its place")
-    return parser
-
-
-def _check_word(args: argparse.Namespace) -> None:
-    """Raises Refused."""
-    if args.command == "run" and args.old_is_dead and not args.coordinator:
-        what = "--old-is-dead says of the old host of the coordinator that it is gone; it goes with --coordinator"
-        raise Refused("F001", what, hint="supd run --help", exit_code=ExitCode.USAGE)
-
-
 def main() -> None:
     """The command `supd`."""
+    from supervisor.daemon.command_line import read_command_line  # only here: suprun has another one
+
     try:
-        args = command_line().parse_args()
-        _check_word(args)
+        args = read_command_line()
     except Refused as exc:
         sys.exit(_complain(exc))
     _shed_inheritance()
@@ -311,7 +278,7 @@ def main() -> None:
     os._exit(status)  # threads that wait for a disk that hangs are not waited for
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: "Namespace") -> int:
     """`supd run`; raises SupdError, as it is or in a group."""
     word = Word(args.coordinator, args.old_is_dead)
     dev_dir = Path(tempfile.mkdtemp(prefix="supd-dev-")) if args.dev else None
@@ -327,7 +294,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _fleet_key(args: argparse.Namespace) -> int:
+def _fleet_key(args: "Namespace") -> int:
     """`supd fleet key new` and `show`; raises SupdError."""
     config = load_config(args.config, os.environ)
     sys.stdout.write((fleet_key.new if args.action == "new" else fleet_key.show)(config))

@@ -17,12 +17,12 @@ def choose(run_dir: Path, incarnation: str, mounts: Path = Path("/proc/self/moun
     A store into a mapped file of a disk may wait for that disk to write the page back, and a beat must not.
     """
     if _file_system(mounts.read_text(), SHARED_MEMORY) not in IN_MEMORY:
-        return _on_disk(run_dir, incarnation)
+        return in_run_dir(run_dir, incarnation)
     folder = _in_memory(incarnation)
     try:
         ensure_private_dir(folder.parent)
     except ConfigInvalid:  # /dev/shm is everybody's: another user may have been first
-        return _on_disk(run_dir, incarnation)
+        return in_run_dir(run_dir, incarnation)
     return folder
 
 
@@ -30,14 +30,15 @@ def remove(run_dir: Path | None, incarnation: str) -> None:
     """Remove what a runner that was killed has left; `run_dir` None: it had no run."""
     shutil.rmtree(_in_memory(incarnation), ignore_errors=True)
     if run_dir is not None:
-        shutil.rmtree(_on_disk(run_dir, incarnation), ignore_errors=True)
+        shutil.rmtree(in_run_dir(run_dir, incarnation), ignore_errors=True)
 
 
 def _in_memory(incarnation: str) -> Path:
     return SHARED_MEMORY / f"supd-{os.getuid()}" / incarnation
 
 
-def _on_disk(run_dir: Path, incarnation: str) -> Path:
+def in_run_dir(run_dir: Path, incarnation: str) -> Path:
+    """In the run's folder."""
     return run_dir / f"{incarnation}.beats"
 
 

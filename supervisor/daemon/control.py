@@ -9,13 +9,12 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 import structlog
 from msgspec.structs import replace
 
+from protocol.dataclass import dataclass, field
 from protocol.errors import LocalProtocolError, Refused, RemoteProtocolError, SupdError
 from protocol.messages import encode
 from protocol.messages.control import (
@@ -44,6 +43,7 @@ from supervisor.daemon.role import Role
 from supervisor.shell.channel import Channel
 from supervisor.shell.config import Config
 from supervisor.shell.dial import Dialer
+from supervisor.shell.version import VERSION
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ FRAMES_A_CLIENT_MAX = 2
 """A greeting and a request: more is nonsense."""
 
 
-@dataclass
+@dataclass(frozen=False)
 class _Client:
     """One connection."""
 
@@ -77,9 +77,7 @@ class Control:
         self._clients: dict[Channel, _Client] = {}
         self._users = {uid: user_name(uid) for uid in (os.geteuid(), 0)}
         self._group: asyncio.TaskGroup | None = None
-        self._greeting = encode(
-            Greeting(control_version=CONTROL_VERSION, supd_version=metadata.version("supd"), node=config.node)
-        )
+        self._greeting = encode(Greeting(control_version=CONTROL_VERSION, supd_version=VERSION, node=config.node))
 
     async def run(self, path: Path, on_listening: Callable[[], None]) -> None:
         """Listen until cancelled; again, where somebody (who tidies up temporary folders, say) removes the socket."""

@@ -120,11 +120,11 @@ class Desk:
                 return Done(run=self._jobs.find(word).job.run)
 
     def _in_brief(self, run: Run, client_node: str) -> RunStatus:
-        """One of many: what its culprit wrote last is left out, so that thousands fit into a frame."""
+        """One of many: what its culprit said last is left out, so that thousands fit into a frame."""
         status = self._jobs.status(run, with_ranks=False, node=client_node)
         if status.incident is None:
             return status
-        return replace(status, incident=replace(status.incident, stderr_tail=()))
+        return replace(status, incident=replace(status.incident, stderr_tail=(), error=None))
 
     def _list_nodes(self, name: str) -> Nodes:
         if name and self._table.record_of(name) is None and (run := self._jobs.seated(name)):

@@ -3,11 +3,11 @@
 import os
 import platform
 from collections import Counter
-from importlib import metadata
 from pathlib import Path
 
 from protocol.messages.fleet import NodeFacts
 from supervisor.shell.files import read_small
+from supervisor.shell.version import VERSION
 
 _READ_MAX_BYTES = 4096
 
@@ -20,7 +20,7 @@ def node_facts() -> NodeFacts:
         boot_id=_text(Path("/proc/sys/kernel/random/boot_id")),
         kernel=f"{system.sysname} {system.release}"[:300],
         python=platform.python_version(),
-        supd=metadata.version("supd"),
+        supd=VERSION,
         cpus=len(os.sched_getaffinity(0)),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         devices=_devices(Path("/proc/driver/nvidia/gpus")),

@@ -9,9 +9,9 @@ import contextlib
 import ctypes
 import os
 import struct
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from protocol.dataclass import dataclass, field
 from protocol.errors import Refused
 from supervisor.daemon.slow_disk import ask
 
@@ -28,7 +28,7 @@ _INDEX = b".times"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=False, eq=False)
 class _Folder:
     """Who listens to a folder."""
 

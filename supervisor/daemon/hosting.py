@@ -7,11 +7,11 @@ resolved yet makes us neither host nor not.
 """
 
 import asyncio
-from dataclasses import dataclass
 
 import structlog
 
 from protocol.addresses import EVERYWHERE, JoinEntry, is_address, is_loopback, is_same_host
+from protocol.dataclass import dataclass
 from protocol.errors import About, ConfigInvalid, Problem, Refused
 from protocol.exit_code import ExitCode
 from supervisor.shell.addresses import interfaces, is_own, own_addresses
@@ -76,6 +76,8 @@ class Hosting:
         join = self._config.join
         if not join:
             return Hosts("")
+        if (embedded := self._config.embedded) is not None and embedded.hosts is not None:  # suprun has found out
+            return Hosts(self._configured) if embedded.hosts else Joins(join)
         if self.told is False:
             return Joins(await self._but_our_own(join))
         why = ""

@@ -10,13 +10,12 @@ What cannot be written is never passed over: the call raises Refused, and where 
 
 import asyncio
 import contextlib
+import os
 import queue
-import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ import msgspec
 import structlog
 
 from protocol.coordinator_events import RunRecord
+from protocol.dataclass import dataclass
 from protocol.errors import Refused
 from protocol.fleet_events import NodeRecord
 from protocol.job import Job
@@ -160,7 +160,7 @@ class Journal:
         """The identity of this state folder, made once, and how often a supd has begun in it, this one included."""
 
         def begin() -> tuple[str, int]:
-            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (secrets.randbits(63),))
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (int.from_bytes(os.urandom(8)) >> 1,))
             return f"{self._number('identity') or 0:016x}", self._count_up("incarnation")
 
         return await self._barrier(begin)

@@ -6,11 +6,11 @@ hears of a host with a higher epoch follows it. What it has come to is in the jo
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
+from protocol.dataclass import dataclass
 from protocol.messages.fleet import KnownHost
 from protocol.text import host_port
 from supervisor.daemon.hosting import Hosting, Hosts, Joins, not_in_join

@@ -3,13 +3,13 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import cycle, islice
 
 import structlog
 from msgspec.structs import replace
 
 from protocol.addresses import JoinEntry
+from protocol.dataclass import dataclass, field
 from protocol.errors import LocalProtocolError, Refused, RemoteProtocolError
 from protocol.exit_code import ExitCode
 from protocol.messages import encode
@@ -55,6 +55,7 @@ class _Why:
 
     text: str
     hint: str = ""
+    code: str = ""  # of the refusal; "": it is none, or one of TLS
 
 
 class FleetLink:
@@ -102,6 +103,11 @@ class FleetLink:
     def why(self) -> str:
         """Why the link is not up."""
         return "; ".join(f"{entry.text}: {why.text}" for entry, why in self._whys.items()) or "it is being looked for"
+
+    def turned_away(self) -> tuple[str, str, str] | None:
+        """Why whoever was reached does not take this node in: code, reason, hint. The code is "" where the keys differ.
+        None: nobody has said so."""
+        return next(((why.code, why.text, why.hint) for why in self._whys.values() if why.hint), None)
 
     def refusal(self) -> Refused | None:
         """What supctl is told where the host has answered, and has not taken this node in."""
@@ -215,7 +221,7 @@ class FleetLink:
             await self._node.keep_epoch(self._past.epoch)
 
 
-@dataclass
+@dataclass(frozen=False)
 class _Past:
     """The newest coordinator that was heard: one before it has nothing to say any more."""
 
@@ -286,7 +292,8 @@ class _Talk:
             case JoinRefused(code=code, message=message, hint=hint, host=named):
                 self.named = named
                 is_host = code != ELSEWHERE
-                self.why = _Why(f"[{code}] {message}" + ("" if is_host else f"; {hint}"), hint if is_host else "")
+                text = f"[{code}] {message}" + ("" if is_host else f"; {hint}")
+                self.why = _Why(text, hint, code) if is_host else _Why(text)
                 self.answered.set()
                 channel.close()
             case NodeOrder() as order:

@@ -8,11 +8,11 @@ A runner that has heard of a coordinator of our epoch or a later one, and not fr
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import structlog
 
 from protocol import coordinator_events as c
+from protocol.dataclass import dataclass
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.ids import may_be_epoch
 from protocol.job import Job
@@ -50,7 +50,7 @@ class _Unfit(Exception):
     """What a runner has told cannot be so."""
 
 
-@dataclass
+@dataclass(frozen=False)
 class _Guest:
     """A connection of a runner."""
 

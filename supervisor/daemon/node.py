@@ -69,6 +69,15 @@ class Node:
         """How many runs have a runner here."""
         return len(set(self._machine.runners.values()))
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no runner is here, and the coordinator knows of the end of each."""
+        return not self._machine.runners and not self._machine.buried
+
+    def has_runner(self, incarnation: str) -> bool:
+        """Whether it is one of this supd's that may be alive."""
+        return incarnation in self._machine.runners
+
     # --- the link ------------------------------------------------------------------------------------------------
 
     async def publish(self, host: str, port: int) -> None:

@@ -66,6 +66,10 @@ class Nodes:
         """Every node of the fleet as it stands."""
         return self.fleet.status(boot_s())
 
+    def runners(self) -> dict[str, tuple[str, ...] | None]:
+        """Of each node that answers: the runners that may be alive there; None: it has not said yet."""
+        return {node.name: self._orders.runners(node.name) for node in self.fleet.roster() if node.is_up}
+
     def record_of(self, node: str) -> f.NodeRecord | None:
         """What is known of one; None: no node has that name."""
         return self.fleet.record_of(node)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from protocol import ranks
+from protocol.backend import NCCL, check_backend
 from protocol.errors import About, Problem, Refused
 from protocol.job import Job, JobSpec, Submitter, is_reserved
 from protocol.tables import shown
@@ -52,6 +53,9 @@ def device_problems(spec: JobSpec, submitter: Submitter) -> list[Problem]:
     try:
         count = wanted if isinstance(wanted, int) else count_ranks(wanted, environ)[0]
         check_open_files(count)
+        if spec.run.backend == NCCL:
+            devices, how = accelerators(environ)
+            check_backend(NCCL, count, len(devices), how)
         if isinstance(wanted, int) and spec.devices.visibility == "virtual":
             devices, how = accelerators(environ)
             if 0 < len(devices) < wanted:
@@ -60,6 +64,9 @@ def device_problems(spec: JobSpec, submitter: Submitter) -> list[Problem]:
     except Refused as exc:
         if exc.code == "F206":
             return []
+        if exc.code == "F212":
+            about = About(("run", "backend"))
+            return [Problem("J408", "run.backend", shown(NCCL), one_line(str(exc)), exc.hint, about=about)]
         about = About(("topology", "nproc_per_node"))
         code = "J407" if exc.code == "F205" else "J405"
         return [Problem(code, "topology.nproc_per_node", shown(wanted), one_line(str(exc)), exc.hint, about=about)]

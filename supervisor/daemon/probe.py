@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from protocol.dataclass import dataclass
 from protocol.errors import RemoteProtocolError
 from protocol.messages import encode
 from protocol.messages.fleet import JoinRefused, KnownHost, Probe, Probed, decode_from_peer

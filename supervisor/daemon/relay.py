@@ -79,6 +79,7 @@ class Relay:
             if boot_s() >= self._patient_until_s:
                 raise place if isinstance(place, Refused) else HostAway("", place)
             await asyncio.sleep(LOOK_S)
+        self._patient_until_s = 0.0  # it was found
         return place
 
     async def resolve(self, user: str, word: str) -> str:

@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from protocol.addresses import JoinEntry
 from protocol.errors import Refused
@@ -11,35 +10,21 @@ from protocol.messages import encode
 from protocol.messages.fleet import Join, JoinRefused, KnownHost, NodeFacts, Probe
 from protocol.messages.member import Hello
 from protocol.versions import VERSIONS
-from supervisor.daemon.desk import Desk
 from supervisor.daemon.door import Door
 from supervisor.daemon.facts import node_facts
-from supervisor.daemon.fetch import Fetcher
 from supervisor.daemon.hosting import Hosting, Hosts, Joins
-from supervisor.daemon.jobs import Jobs
 from supervisor.daemon.leadership import Leadership
 from supervisor.daemon.links import ELSEWHERE, FleetLink
-from supervisor.daemon.members import Members
 from supervisor.daemon.node import Node
-from supervisor.daemon.nodes import Nodes
-from supervisor.daemon.probe import Answerer, Prober
-from supervisor.daemon.retention import Keep
-from supervisor.daemon.starting import Starting
+from supervisor.daemon.probe import Answerer
 from supervisor.shell.channel import Channel
 from supervisor.shell.clock import boot_s, wall_s
 from supervisor.shell.config import Config
 from supervisor.shell.devices import node_slots
 from supervisor.shell.dial import Dialer
 
-
-@dataclass(frozen=True)
-class Hosted:
-    """What a supd has that hosts the coordinator."""
-
-    jobs: Jobs
-    nodes: Nodes
-    desk: Desk
-    place: tuple[str, int]  # where the others find it
+if TYPE_CHECKING:
+    from supervisor.daemon.hosted import Hosted
 
 
 class Deposed(Exception):
@@ -78,6 +63,11 @@ class Role:
         door.handlers[Hello] = self._refuse_runner
         door.handlers[Join] = self._refuse_node
 
+    @property
+    def node(self) -> Node:
+        """This supd's runners."""
+        return self._node
+
     def where(self) -> tuple[str, int] | Refused | str:
         """Where the supd that hosts was reached; or why there is no link to it, as what it has said where it has."""
         if self._link is None and not self._config.join:
@@ -86,6 +76,10 @@ class Role:
             first = self._config.join[0].host
             return f"it is not known yet which node hosts: {first} is looked up, and the others are asked"
         return self._link.host or self._link.refusal() or self._link.why
+
+    def turned_away(self) -> tuple[str, str, str] | None:
+        """As `FleetLink.turned_away`."""
+        return None if self._link is None else self._link.turned_away()
 
     def active_runs(self) -> int:
         """How many runs go on without this supd."""
@@ -121,39 +115,32 @@ class Role:
 
     async def _host(self, own_address: str, host: str) -> NoReturn:
         """Raises Deposed once another node hosts."""
-        config = self._config
-        jobs = Jobs(
+        from supervisor.daemon.hosted import make_hosted  # only here
+
+        hosted = make_hosted(
+            self._config,
             self._journal,
-            config.logs_dir,
-            await self._leadership.begin(),
-            on_wanted=lambda run, wanted: nodes.want(run, wanted),
+            self._door,
+            self._dialer,
+            self._node,
+            self._join(own_address=own_address),
+            host,
+            epoch=await self._leadership.begin(),
             on_unlinked=self._on_runner_unlinked,
-            on_seated=lambda: nodes.see_seats(),
-            on_blamed=lambda node: nodes.blame(node),
-            on_epoch=lambda epoch: nodes.on_epoch(epoch),
             before_epoch=self._yield_to_another,
-            timing=config.timing,
-            keeps_isolated=config.on_isolation == "keep",
-            keep=Keep(config.keep_runs, config.keep_days),
         )
-        starting = Starting(jobs, self._journal, None if config.join else (host, self._port))
-        own = self._join(own_address=own_address)
-        nodes = Nodes(jobs, self._journal, own, self._node, Prober(self._dialer, config.fleet))
-        fetcher = Fetcher(nodes, self._dialer, config.fleet)
-        desk = Desk(jobs, starting, nodes, self._journal, fetcher, config.node, config.labels)
-        members = Members(jobs, self._door)
         stored, known = await self._journal.runs(), await self._journal.nodes()
         async with asyncio.TaskGroup() as group:
-            group.create_task(jobs.run(stored), name="jobs")
-            group.create_task(nodes.run(known), name="nodes")
-            group.create_task(members.run(), name="members")
+            group.create_task(hosted.jobs.run(stored), name="jobs")
+            group.create_task(hosted.nodes.run(known), name="nodes")
+            group.create_task(hosted.members.run(), name="members")
             await asyncio.sleep(0)  # every run is known before the first runner is heard
-            self._door.handlers[Hello] = members.take
-            self._door.handlers[Join] = nodes.take
+            self._door.handlers[Hello] = hosted.members.take
+            self._door.handlers[Join] = hosted.nodes.take
             await self._node.publish_as_host(host, self._port)
-            self.hosted = Hosted(jobs, nodes, desk, (own.address, own.port))
+            self.hosted = hosted
             self.is_taken.set()
-            await self._leadership.ended(lambda: jobs.epoch)
+            await self._leadership.ended(lambda: hosted.jobs.epoch)
             raise Deposed
 
     async def _yield_to_another(self, epoch: int) -> None:
@@ -182,6 +169,7 @@ class Role:
             wall_s=wall_s(),
             slots=self._slots,
             max_jobs=self._config.max_jobs,
+            launch={} if self._config.embedded is None else dict(self._config.embedded.launch),
         )
 
     # --- before it is known, and where another one hosts -------------------------------------------------------------

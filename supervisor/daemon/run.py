@@ -1,10 +1,10 @@
 """One run of this coordinator, as its shell has it; and the bell for those who show what it is doing."""
 
 import asyncio
-from dataclasses import dataclass, field
 
 from protocol import coordinator_events as c
 from protocol.coordinator import Coordinator
+from protocol.dataclass import dataclass, field
 from protocol.errors import Refused
 from protocol.framing import MAX_FRAME_BYTES
 from protocol.grants import Told
@@ -40,7 +40,7 @@ class Changes:
         self._waiters.discard(waiter)
 
 
-@dataclass
+@dataclass(frozen=False)
 class Run:
     """One run: its job, its machine, who serves it, and when it was what."""
 

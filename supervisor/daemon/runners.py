@@ -4,11 +4,8 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import secrets
-import subprocess
-import sys
+import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -19,10 +16,11 @@ from protocol.messages import encode
 from protocol.messages.runner import Record, TakeOn, decode_record
 from supervisor.daemon import beats_dir
 from supervisor.daemon.journal import Journal, StoredRunner
-from supervisor.shell import cgroup, guarding, tree
+from supervisor.shell import cgroup, tree
 from supervisor.shell.clock import boot_s
 from supervisor.shell.config import Config
 from supervisor.shell.files import read_small
+from supervisor.shell.runner_start import GuardProcess, Started, lock_path, new_incarnation, start_runner
 
 log = structlog.get_logger()
 
@@ -42,18 +40,6 @@ REFILL_AFTER_S = 1.0
 
 RECORD_MAX_BYTES = 16 * 1024 * 1024
 LOCK_MAX_BYTES = 4096
-
-NOT_PASSED_ON = ("PYTHON", "LD_PRELOAD", "NOTIFY_SOCKET", "LISTEN_", "SUPD_")
-"""Of supd's environment: what would change our own processes, or is meant for supd alone."""
-
-
-@dataclass
-class _Ready:
-    """A runner that waits for a run."""
-
-    incarnation: str
-    guard: subprocess.Popen[bytes]
-    cgroup: str | None
 
 
 class Runners:
@@ -82,13 +68,14 @@ class Runners:
         self._on_gone = on_gone
         self._on_failed = on_failed
         self._dir = config.state_dir / "runners"
-        self._ready: list[_Ready] = []
+        self._ready: list[Started] = []
         self._serving = {runner.incarnation: runner for runner in given}
         self._strangers: set[str] = set()  # incarnations that serve nobody and are about to end
         self._being_buried: set[str] = set()
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._children: dict[int, GuardProcess] = {}
         self._group: asyncio.TaskGroup | None = None
         self._look = asyncio.Event()
+        self._embedded = config.embedded
         self._hurry_until_s = boot_s() + HURRY_S
         self.address = "127.0.0.1"  # by which other nodes reach this one
 
@@ -97,8 +84,12 @@ class Runners:
         self._dir.mkdir(mode=0o700, exist_ok=True)
         try:
             async with asyncio.TaskGroup() as self._group:
+                if self._embedded is not None and self._embedded.ahead is not None:
+                    self._ready.append(self._embedded.ahead)
+                    self._watch_child(self._embedded.ahead.guard)
                 # What an earlier supd had ready and never used ends by itself: its input ended with that supd.
-                self._strangers = {path.stem for path in self._dir.iterdir()} - self._serving.keys()
+                known = {*self._serving, *(ready.incarnation for ready in self._ready)}
+                self._strangers = {path.stem for path in self._dir.iterdir()} - known
                 self._fill()
                 await self._watch()
         finally:
@@ -110,6 +101,14 @@ class Runners:
         assert self._group is not None, "not running"
         self._group.create_task(self._give(run), name=f"runner-for-{run}")
 
+    def dismiss_all(self) -> None:
+        """Ask the runners of this node to end: those without ranks do."""
+        table = tree.processes()
+        for guard in self._children.values():
+            for process in table.values():
+                if process.ppid == guard.pid:
+                    tree.signal_process(process, signal.SIGTERM)
+
     def serves(self, run: str) -> bool:
         """Whether the run has a runner here; any thread may ask."""
         return any(runner.run == run for runner in list(self._serving.values()))
@@ -117,7 +116,7 @@ class Runners:
     # --- starting ------------------------------------------------------------------------------------------------
 
     async def _give(self, run: str) -> None:
-        ready: _Ready | None = None
+        ready: Started | None = None
         stored: StoredRunner | None = None
         try:
             ready = self._take_ready() or self._spawn()
@@ -138,7 +137,7 @@ class Runners:
             self._look.set()  # there may be one more to watch
         await self._fill_later(REFILL_AFTER_S)
 
-    def _take_ready(self) -> _Ready | None:
+    def _take_ready(self) -> Started | None:
         while self._ready:
             ready = self._ready.pop(0)
             if ready.guard.poll() is None:
@@ -146,12 +145,12 @@ class Runners:
             self._dismiss(ready)
         return None
 
-    def _dismiss(self, ready: _Ready) -> None:
+    def _dismiss(self, ready: Started) -> None:
         """Let go of a runner without a run: it ends with its input, and is swept once its lock is free."""
         _close(ready.guard)
         self._strangers.add(ready.incarnation)
 
-    def _hand_over(self, ready: _Ready, run: str) -> None:
+    def _hand_over(self, ready: Started, run: str) -> None:
         run_dir = self._run_dir(run)
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         logs_dir = self._config.logs_dir / run
@@ -170,7 +169,11 @@ class Runners:
             linger_s=self._config.linger_s,
             address=self.address,
             witness_ports=self._config.runner_ports,
-            beats_dir=str(beats_dir.choose(run_dir, ready.incarnation)),
+            beats_dir=str(
+                beats_dir.in_run_dir(run_dir, ready.incarnation)
+                if self._embedded is not None  # all that is left of it is in one folder
+                else beats_dir.choose(run_dir, ready.incarnation)
+            ),
         )
         assert ready.guard.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died: its lock is free, and that is noticed
@@ -191,36 +194,22 @@ class Runners:
             log.warning("runner_unready", error=repr(exc))
             self._look.set()
 
-    def _spawn(self) -> _Ready:
+    def _spawn(self) -> Started:
         """Start a guard with its runner. Blocks for about 2 ms; raises OSError."""
-        incarnation = secrets.token_hex(8)
+        incarnation = new_incarnation()
         self._strangers.add(incarnation)  # until it is ready: whatever fails below, its files are swept
-        lock = os.open(self._lock_path(incarnation), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            group = cgroup.make_runner_cgroup(incarnation) if self._config.cgroup == "auto" else None
-            os.write(lock, (group or "-").encode())
-            runner_argv = [sys.executable, "-E", "-P", "-m", "supervisor.runner.app", "--lock-fd", str(lock)]
-            runner_argv += ["--cgroup", group or "-", "--log-level", self._config.log_level]
-            with open(self._dir / f"{incarnation}.log", "ab", buffering=0) as log_file:
-                guard = subprocess.Popen(
-                    guarding.guard_argv(incarnation, lock, group, runner_argv),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=log_file,
-                    env=_own_environment(),
-                    cwd="/",
-                    pass_fds=(lock,),
-                    start_new_session=True,
-                    bufsize=0,
-                )
-        finally:
-            os.close(lock)
-        self._watch_child(guard)
+        started = start_runner(
+            self._dir,
+            incarnation,
+            uses_cgroup=self._config.cgroup == "auto",
+            log_level=self._config.log_level,
+            tie=self._embedded.tie if self._embedded else None,
+        )
+        self._watch_child(started.guard)
         self._strangers.discard(incarnation)
-        return _Ready(incarnation, guard, group)
+        return started
 
-    def _watch_child(self, guard: subprocess.Popen[bytes]) -> None:
+    def _watch_child(self, guard: GuardProcess) -> None:
         loop = asyncio.get_running_loop()
         pidfd = os.pidfd_open(guard.pid)
         self._children[pidfd] = guard
@@ -313,10 +302,10 @@ class Runners:
         return self._config.state_dir / "runs" / run
 
     def _lock_path(self, incarnation: str) -> Path:
-        return self._dir / f"{incarnation}.lock"
+        return lock_path(self._dir, incarnation)
 
 
-def _close(guard: subprocess.Popen[bytes]) -> None:
+def _close(guard: GuardProcess) -> None:
     assert guard.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         guard.stdin.close()
@@ -330,7 +319,3 @@ def _decode(content: bytes | None) -> Record | None:
     except RemoteProtocolError as exc:
         log.warning("record_unreadable", error=str(exc))
         return None
-
-
-def _own_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}

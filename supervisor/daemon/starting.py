@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import secrets
+import os
 from collections.abc import Callable
 
 from protocol import coordinator_events as c
@@ -124,7 +124,7 @@ class Starting:
 
     def _new_run_id(self, name: str) -> str:
         while True:
-            run = f"{name}@{secrets.token_hex(3)}"
+            run = f"{name}@{os.urandom(3).hex()}"
             if run not in self._jobs.runs:
                 return run
 

@@ -113,6 +113,27 @@ def test_devices_that_this_node_lacks_are_told_before_anything_is_started(
     assert [(p.code, p.key) for p in found] == ([] if is_fine else [("J405", "topology.nproc_per_node")])
 
 
+@pytest.mark.parametrize(
+    ("backend", "nproc", "visible", "told"),
+    [
+        ("nccl", 1, "", 'backend = "nccl" needs a GPU for each rank, and this node has none: '),
+        ("nccl", 3, "0,1", 'backend = "nccl" needs a GPU for each of 3 ranks, and there are 2: '),
+        ("nccl", 2, "0,1", ""),
+        ("nccl", "gpu", "0,1", ""),
+        ("gloo", 3, "", ""),
+        ("auto", 3, "", ""),
+    ],
+)
+def test_a_backend_that_the_node_has_not_the_gpus_for_is_told_before_anything_is_started(
+    backend: str, nproc: int | str, visible: str, told: str
+) -> None:
+    run = RunTable(command=("sh",), backend=backend, env={"CUDA_VISIBLE_DEVICES": visible})
+    spec = structs.replace(job_spec(run=run), topology=TopologyTable(nproc_per_node=nproc))
+    found = device_problems(spec, submitted(spec).submitter)
+    assert [(p.code, p.key, p.value) for p in found] == ([("J408", "run.backend", '"nccl"')] if told else [])
+    assert all(problem.message.startswith(told) for problem in found)
+
+
 @pytest.mark.parametrize(("path", "is_found"), [(b"/bin", True), (b"/no/where", False)])
 def test_the_interpreter_is_looked_up_in_the_submitters_path(tmp_path: Path, path: bytes, is_found: bool) -> None:
     found = problems(tmp_path, python="sh", env={b"PATH": path}, module="train")

@@ -72,9 +72,9 @@ def run(argv: Sequence[str]) -> int:
         before, command, rest = _split(argv)
         options = global_parser().parse_args(before)
         if options.version:
-            from supervisor.cli.version import own_version
+            from supervisor.shell.version import VERSION
 
-            screen.print(f"supctl {own_version()}")
+            screen.print(f"supctl {VERSION}")
             return ExitCode.OK
         if options.help or not command:
             screen.print(global_parser().format_help().rstrip())

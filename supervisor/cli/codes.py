@@ -1,11 +1,12 @@
 """What every error code means and how to mend what it tells: `supctl help CODE`, docs/error-codes.md.
 
 Codes stay stable, so that scripts and searches can rely on them. The letter says where to look: J is the job file, S is
-supd.toml, F is supd with its fleet and runs, C is supctl.
+supd.toml, F is supd with its fleet and runs, C is supctl and suprun.
 """
 
 from typing import NamedTuple
 
+from supervisor.cli.client_codes import CLIENT
 from supervisor.cli.code_entry import Entry, one
 from supervisor.cli.file_codes import FILES
 
@@ -175,6 +176,16 @@ _FLEET = (
         "[topology]\nnnodes = 2\nnproc_per_node = 8",
     ),
     one(
+        "F212",
+        'a node has not a GPU for each rank, which `run.backend = "nccl"` needs',
+        'write `"gloo"` or `"auto"`, lower `nproc_per_node`, or leave that node out with `topology.exclude`',
+    ),
+    one(
+        "F213",
+        "where a rank's GPU is, and so which CPUs `devices.numa_binding` binds it to, cannot be known on a node",
+        "leave `numa_binding` (`--numa-binding`) out, or leave that node out with `topology.exclude`",
+    ),
+    one(
         "F301",
         "a node, or whoever else connects, is of another fleet",
         "write the same `[fleet] name` on all nodes, or `[fleet] join` of the fleet that is meant",
@@ -229,41 +240,12 @@ _FLEET = (
         "the coordinator is to move here, and the journal of another node was put in place of this node's own",
         "put it into the folder `moved` in the state folder, and back what it replaced",
     ),
-)
-
-_CLIENT = (
-    one("C001", "no supd answers there", "`supd run`, or name its socket with `--addr`"),
     one(
-        "C002", "supd is there and does not answer", "look at its log, end it and start it again: runs go on meanwhile"
+        "F320",
+        "suprun was started on two nodes of a job with lines that do not fit together",
+        "start it with the same options, but for `--node-rank` and `--local-addr`, and the same script on every node, "
+        "and of one version",
     ),
-    one("C003", "supd is older or newer than this supctl", "use the supctl installed beside it, or restart supd"),
-    one("C004", "supd went away in the middle", "`supctl status` once it is back"),
-    one("C005", "what answers there does not speak supd's protocol", "`supctl version`; see whose socket it is"),
-    one(
-        "C006",
-        "the socket is another account's",
-        "start a supd of your own, or name another socket with `--addr`",
-    ),
-    one(
-        "C007",
-        "the request is too large, mostly for its environment",
-        "unset large variables, or set `run.inherit_env`",
-    ),
-    one("C008", "supd knows no such run", "`supctl status` lists them"),
-    one("C009", "the run has no such rank, or no such node", "`supctl ps` and `supctl nodes` list them"),
-    one("C010", "the command line is not one that supctl has", "`supctl COMMAND --help`"),
-    one("C011", "the job file cannot be read", "give the path of a job file"),
-    one("C012", "the run has no such generation", "`supctl status JOB` names the newest"),
-    one("C013", "a name or folder is not UTF-8", "use names that are"),
-    one(
-        "C014",
-        "the system refused something: output to a full disk, a working directory that is gone",
-        "what it says",
-    ),
-    one("C015", "`supctl init` overwrites nothing", "`--force`, `--stdout`, or another FILE"),
-    one("C016", "a file cannot be written", "name another, or look after the folder and its disk"),
-    one("C017", "`supctl wait` has waited for as long as `--timeout` says", "`supctl status JOB`; the run goes on"),
-    one("C018", "supctl asks before it does this, and there is no terminal to ask on", "make sure, then `--yes`"),
 )
 
 SECTIONS = (
@@ -273,7 +255,7 @@ SECTIONS = (
         FILES,
     ),
     Section("F: supd, its fleet and runs", "", _FLEET),
-    Section("C: supctl", "", _CLIENT),
+    Section("C: supctl and suprun", "", CLIENT),
 )
 
 CODES = {code: entry for section in SECTIONS for entry in section.entries for code in entry.codes}

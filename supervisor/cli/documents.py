@@ -110,6 +110,15 @@ CORE_DUMPED = flag("whether it left a core dump")
 SHELL_CODE = maybe(whole("the exit code, or 128 + N for signal N"))
 MORE = "later versions may have more"
 
+ERROR = group(
+    "what the rank itself has said of its end, in the file of TORCHELASTIC_ERROR_FILE",
+    {
+        "message": text("the first line of it"),
+        "raised": maybe(text("the exception and where it was raised, like ValueError at train.py:31")),
+        "file": text("on its node"),
+    },
+)
+
 INCIDENT = group(
     "one failure with all that followed from it",
     {
@@ -128,6 +137,7 @@ INCIDENT = group(
         "time": maybe(time("when it was noticed", "wall_s")),
         "stderr_tail": several("what the rank wrote last on stderr", text("a line", form=_decoded)),
         "evidence": maybe(text("what the kernel says of it")),
+        "error": maybe(ERROR),
         "cause_key": maybe(text("the same for two failures of one cause, like RuntimeError at train.py:31 or SIGSEGV")),
         "is_root": flag("whether it is known that it began with this rank or node"),
     },

@@ -134,6 +134,11 @@ FILES = (
         "start supd with a higher hard limit (`ulimit -Hn`, `LimitNOFILE=` in its unit), or lower `nproc_per_node`",
     ),
     one(
+        "J408",
+        'the node has not a GPU for each rank, which `run.backend = "nccl"` needs',
+        'write `"gloo"`, which runs on CPUs, or `"auto"`; or lower `nproc_per_node`',
+    ),
+    one(
         "J412",
         "not a regular expression, or one without a group that it needs",
         "name the group: `(?P<step>…)`; the form is that of Python's `re`",

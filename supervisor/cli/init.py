@@ -1,4 +1,5 @@
-"""Write a job file for what is found in its folder: a training script, and this node's GPUs or CPUs.
+"""Write a job file for what is found in its folder: a training script, and this node's GPUs or CPUs; or for a line of
+torchrun, with --from.
 
 Every line that may need a change has a comment. Needs no supd, imports nothing of the script, and never overwrites a
 file unless told to.
@@ -7,12 +8,14 @@ file unless told to.
 import argparse
 import os
 import re
+import sys
 from typing import NamedTuple
 
 from protocol.errors import Refused
 from protocol.exit_code import ExitCode
 from protocol.text import one_line
 from supervisor.cli.context import Context
+from supervisor.cli.screen import Screen
 from supervisor.shell.devices import accelerators, count_cpus
 
 USUAL_NAMES = ("train.py", "pretrain.py", "finetune.py", "main.py", "run.py")
@@ -53,6 +56,13 @@ class Machine(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`supctl init`'s own arguments."""
     parser.add_argument("file", metavar="FILE", nargs="?", default="job.toml", help="default: job.toml")
+    parser.add_argument(
+        "--from",
+        metavar="LINE",
+        dest="line",
+        help="write what a line of torchrun or suprun says, also one out of a script, with what stands "
+        "before it; - reads it from standard input",
+    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--force", action="store_true", help="overwrite a file that is there")
     how.add_argument("--stdout", action="store_true", help="print it; write nothing")
@@ -62,25 +72,48 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Look, write, and say what was found and what comes next."""
     file, screen = arguments.file, context.screen
     folder = os.path.dirname(file) or "."
+    if arguments.line is not None:
+        return _from_line(arguments, folder, screen)
     scripts = sorted(find_scripts(folder), key=lambda script: script.rank)
     script = scripts[0] if scripts else None
     gpus, how = accelerators(context.environ)
     machine = Machine(len(gpus), one_line(how), count_cpus()[0])
-    text = job_file(_job_name(script, folder), script, machine)
-    if arguments.stdout:
-        screen.print(text.rstrip("\n"))
-    else:
-        _write(file, text, is_forced=arguments.force)
-    done = f"{screen.err.paint('✓', 'green')} " + ("" if arguments.stdout else f"wrote {file}: ")
+    done = _put(job_file(_job_name(script, folder), script, machine), arguments, screen)
     if script is None:
         screen.tell(f"{done}no Python script found in {folder}; put the path of yours for {PLACEHOLDER}")
     else:
         others = [other.name for other in scripts[1:] if other.is_likely or not script.is_likely]
         also = f" (also there: {', '.join(others[:3])})" if others else ""
         screen.tell(f"{done}{script.name}{also}, {machine.gpus} GPUs, {machine.cpus} CPUs")
+    return _end(arguments, screen)
+
+
+def _from_line(arguments: argparse.Namespace, folder: str, screen: Screen) -> int:
+    """The same for a line of torchrun."""
+    from supervisor.suprun.conversion import TEXT_MAX, convert  # only where it is wanted
+
+    is_here = os.path.realpath(folder) == os.path.realpath(".")
+    line = sys.stdin.read(TEXT_MAX + 1) if arguments.line == "-" else arguments.line
+    job = convert(line, "" if is_here else os.path.realpath("."))
+    screen.tell(f"{_put(job.text, arguments, screen)}{one_line(job.program)}")
+    for note in job.notes:
+        screen.tell(f"  {one_line(note)}")
+    return _end(arguments, screen)
+
+
+def _put(text: str, arguments: argparse.Namespace, screen: Screen) -> str:
+    """Write or print it. Returns how to begin to say so."""
+    if arguments.stdout:
+        screen.print(text.rstrip("\n"))
+    else:
+        _write(arguments.file, text, is_forced=arguments.force)
+    return f"{screen.err.paint('✓', 'green')} " + ("" if arguments.stdout else f"wrote {arguments.file}: ")
+
+
+def _end(arguments: argparse.Namespace, screen: Screen) -> int:
     if screen.is_quiet and not arguments.stdout:
-        screen.print(file)
-    screen.tell(f"→ supctl validate {'FILE' if arguments.stdout else file}")
+        screen.print(arguments.file)
+    screen.tell(f"→ supctl validate {'FILE' if arguments.stdout else arguments.file}")
     return ExitCode.OK
 
 

@@ -6,6 +6,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from protocol.messages.control import EventRecord, Incident, RankStatus, RunStatus
+from protocol.messages.member import RankError
 from protocol.text import range_text
 from supervisor.cli.log_lines import clean, safe
 from supervisor.cli.moments import clock
@@ -178,10 +179,18 @@ def incident_block(incident: Incident, stream: Stream) -> list[str]:
     lines.append(f"  {' · '.join(how)}")
     if incident.evidence:
         lines.append(f"  {safe(incident.evidence)}")
+    if incident.error is not None:
+        lines += error_lines(incident.error)
     if incident.stderr_tail:
         lines.append("  last lines of its stderr:")
         lines += [f"    ┃ {clean(line, stream.has_colour)}" for line in incident.stderr_tail]
     return lines
+
+
+def error_lines(error: RankError) -> list[str]:
+    """What a rank has said of its own end, and where."""
+    said = f"{error.message}   ({error.raised})" if error.raised else error.message
+    return [f"  {safe(said)}", f"  {safe(error.file)}"]
 
 
 def incident_lines(event: EventRecord, stream: Stream) -> list[str]:
@@ -190,9 +199,11 @@ def incident_lines(event: EventRecord, stream: Stream) -> list[str]:
     incident = convert({**event.detail, **known}, Incident)
     stderr = event.detail.get("stderr")
     tail = tuple(line.encode() for line in str(stderr).split("\n")) if stderr else ()
+    said = {**event.detail, "file": event.detail.get("error_file") or ""}
+    error = convert(said, RankError) if event.detail.get("message") else None
     is_first = event.kind == "incident.opened"
     head = f"incident #{incident.number}" + ("" if is_first else ", corrected")
-    return [head, *incident_block(replace(incident, stderr_tail=tail), stream)]
+    return [head, *incident_block(replace(incident, stderr_tail=tail, error=error), stream)]
 
 
 def exit_of(rank: RankStatus) -> str:

@@ -2,8 +2,7 @@
 
 import os
 import resource
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from protocol.errors import Refused
 from protocol.exit_code import ExitCode
@@ -12,6 +11,7 @@ from protocol.messages.control import COLUMNS_MAX, Start
 from supervisor.cli.context import Context
 from supervisor.cli.log_lines import safe
 from supervisor.cli.screen import Screen
+from supervisor.shell.pythons import find_python
 
 
 def request_for(
@@ -67,23 +67,6 @@ def read_file(file: str) -> bytes:
         raise Refused(
             "C011", f"cannot read {file}: {exc.strerror or exc}", hint=hint, exit_code=ExitCode.INVALID
         ) from None
-
-
-def find_python(environ: Mapping[str, str]) -> str:
-    """The submitter's interpreter: VIRTUAL_ENV's, else the first `python3` or `python` on PATH; "" for none.
-
-    The environment that supd itself is in comes last: it is often on PATH for supctl's sake, and has no torch.
-    """
-    active = environ.get("VIRTUAL_ENV")
-    own = os.path.dirname(sys.executable)
-    folders = environ.get("PATH", os.defpath).split(os.pathsep)
-    folders.sort(key=lambda folder: os.path.abspath(folder) == own and sys.prefix != sys.base_prefix)
-    for folder in [os.path.join(active, "bin"), *folders] if active else folders:
-        for name in ("python3", "python"):
-            path = os.path.abspath(os.path.join(folder, name))
-            if os.path.isfile(path) and os.access(path, os.X_OK):
-                return path
-    return ""
 
 
 def _umask() -> int:

@@ -7,6 +7,7 @@ from protocol.messages.control import CONTROL_VERSION
 from supervisor.cli.arguments import add_json
 from supervisor.cli.client import Unavailable
 from supervisor.cli.context import Context
+from supervisor.shell.version import VERSION
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,17 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def own_version() -> str:
-    """The version that is installed here."""
-    from importlib.metadata import version  # slow, and needed here alone
-
-    return version("supd")
-
-
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print both versions; a supd that does not answer is said, and is no failure of this command."""
     screen = context.screen
-    client = own_version()
+    client = VERSION
     warnings = []
     daemon = None
     try:

@@ -1,0 +1,135 @@
+"""What the codes of supctl and suprun mean, and how to mend what they tell."""
+
+from supervisor.cli.code_entry import one
+
+CLIENT = (
+    one("C001", "no supd answers there", "`supd run`, or name its socket with `--addr`"),
+    one(
+        "C002", "supd is there and does not answer", "look at its log, end it and start it again: runs go on meanwhile"
+    ),
+    one("C003", "supd is older or newer than this supctl", "use the supctl installed beside it, or restart supd"),
+    one("C004", "supd went away in the middle", "`supctl status` once it is back"),
+    one("C005", "what answers there does not speak supd's protocol", "`supctl version`; see whose socket it is"),
+    one(
+        "C006",
+        "the socket is another account's",
+        "start a supd of your own, or name another socket with `--addr`",
+    ),
+    one(
+        "C007",
+        "the request is too large, mostly for its environment",
+        "unset large variables, or set `run.inherit_env`",
+    ),
+    one("C008", "supd knows no such run", "`supctl status` lists them"),
+    one("C009", "the run has no such rank, or no such node", "`supctl ps` and `supctl nodes` list them"),
+    one("C010", "the command line is not one that supctl has", "`supctl COMMAND --help`"),
+    one("C011", "the job file cannot be read", "give the path of a job file"),
+    one("C012", "the run has no such generation", "`supctl status JOB` names the newest"),
+    one("C013", "a name or folder is not UTF-8", "use names that are"),
+    one(
+        "C014",
+        "the system refused something: output to a full disk, a working directory that is gone",
+        "what it says",
+    ),
+    one("C015", "`supctl init` overwrites nothing", "`--force`, `--stdout`, or another FILE"),
+    one("C016", "a file cannot be written", "name another, or look after the folder and its disk"),
+    one("C017", "`supctl wait` has waited for as long as `--timeout` says", "`supctl status JOB`; the run goes on"),
+    one("C018", "supctl asks before it does this, and there is no terminal to ask on", "make sure, then `--yes`"),
+    one(
+        "C020",
+        "an option that suprun has not, or one whose value it cannot read",
+        "what it says; options of the script stand behind the script",
+        "suprun --procs-per-node=8 train.py",
+        "suprun --nproc-per-node=8 train.py",
+    ),
+    one(
+        "C021",
+        "suprun is told no script",
+        "name it, behind the options",
+        "suprun --nproc-per-node=8",
+        "suprun --nproc-per-node=8 train.py",
+    ),
+    one(
+        "C022",
+        "options of suprun contradict each other, or the nodes that Slurm gives",
+        "change one of them",
+        "suprun --standalone --nnodes=4 train.py",
+        "suprun --standalone train.py",
+    ),
+    one(
+        "C023",
+        "a rendezvous backend that suprun does not serve: etcd, or a plugin of torchrun",
+        "use c10d: the nodes find each other at one of them, and no other service is needed",
+        "suprun --rdzv-backend=etcd --rdzv-endpoint=etcd:2379 train.py",
+        "suprun --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train.py",
+    ),
+    one(
+        "C024",
+        "not a host with or without a port, one without the port that is needed, or IPv6 without brackets",
+        "write HOST:PORT, or [ADDRESS]:PORT for IPv6",
+        "suprun --rdzv-backend=c10d --rdzv-endpoint=::1:29400 train.py",
+        "suprun --rdzv-backend=c10d --rdzv-endpoint=[::1]:29400 train.py",
+    ),
+    one(
+        "C025",
+        "Slurm starts several suprun on a node, each of which would start all ranks of it",
+        "one task a node: suprun starts the ranks; in a batch script `#SBATCH --ntasks-per-node=1`",
+        "srun --ntasks-per-node=8 suprun --nproc-per-node=8 train.py",
+        "srun --ntasks-per-node=1 suprun --nproc-per-node=8 train.py",
+    ),
+    one(
+        "C026",
+        "`-c` is python's: neither torchrun nor suprun has it",
+        "let python run the code",
+        "suprun --nproc-per-node=8 -c 'print(1)'",
+        "suprun --nproc-per-node=8 --no-python python -c 'print(1)'",
+    ),
+    one(
+        "C027",
+        "a blank or a comment stands behind a backslash at the end of a line: there the command ends",
+        "end the line with the backslash, and write the comment on a line above the command",
+        "suprun --nnodes=2:8 \\  # elastic\n    train.py",
+        "suprun --nnodes=2:8 \\\n    train.py",
+    ),
+    one(
+        "C028",
+        "a variable of Slurm has none of Slurm's forms, or this node is none of its step's",
+        "unset it, or give `--nnodes`, `--rdzv-backend=c10d` and `--rdzv-endpoint`",
+    ),
+    one(
+        "C029",
+        "there is no line of torchrun or suprun in what `supctl init --from` is told",
+        "the whole line, in single quotes",
+        "supctl init --from train.py",
+        "supctl init --from 'torchrun --nproc-per-node=8 train.py'",
+    ),
+    one(
+        "C030",
+        "the script that suprun is to run is not there",
+        "name it by its path from the folder that suprun is called in",
+    ),
+    one(
+        "C031",
+        "the key that the nodes of a launch share is not there, or cannot be made",
+        "`supd fleet key new` makes one; `export SUPD_FLEET_KEY=PATH` names it",
+    ),
+    one(
+        "C032",
+        "the endpoint's host is not known here, or the port there is in use",
+        "name a node by a name or address that all nodes know, and a port that is free there",
+        "suprun --rdzv-backend=c10d --rdzv-endpoint=node1:22 train.py",
+        "suprun --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train.py",
+    ),
+    one("C033", "`--log-dir` cannot be used", "name a folder that can be written to"),
+    one("C034", "two nodes of a launch have the same `--node-rank`", "give each node its own, from 0"),
+    one(
+        "C035",
+        "the nodes of a launch have different keys",
+        "copy `fleet.pem` of one node to the others, or name the same one on all: `export SUPD_FLEET_KEY=PATH`",
+    ),
+    one(
+        "C036",
+        "the nodes of a launch did not meet in time",
+        "start suprun on every node; `--rdzv-conf=join_timeout=SECONDS` waits longer",
+    ),
+)

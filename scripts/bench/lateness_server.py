@@ -153,7 +153,7 @@ def started(place: Place, port: int, *, group: Path | None, hangs: bool) -> Iter
     lock = os.open(place.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     runner = [sys.executable, "-E", "-P", "-m", "supervisor.runner.app", "--lock-fd", str(lock), "--cgroup", "-"]
-    argv = guarding.guard_argv(place.incarnation, lock, None, runner)
+    argv = guarding.guard_argv(guarding.guard_options(place.incarnation, lock, None), runner)
     if group is not None:
         argv = ["sh", "-c", 'echo $$ > "$0"/cgroup.procs; exec "$@"', str(group), *argv]
     unread, log = os.pipe()

@@ -11,13 +11,13 @@ import asyncio
 import os
 import resource
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import uvloop
 
 from protocol.coordinator_events import RosterNode
+from protocol.dataclass import replace
 from protocol.framing import FrameDecoder, encode_frame
 from protocol.job import Job, JobSpec, RunTable, Submitter, TopologyTable
 from protocol.messages import encode

@@ -10,6 +10,7 @@ import py_compile
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -233,6 +234,45 @@ class Torchrun(Side):
         super().close()
         if self._agent is not None:
             self._agent.wait()
+
+
+class Launcher(Side):
+    """A launcher in the foreground, one a node, all on this machine: `suprun`, or `torchrun`, with the same words."""
+
+    def __init__(self, commands: Path, name: str, nodes: int = 1) -> None:
+        self.name = name
+        super().__init__(commands)
+        self._nodes = nodes
+        self.env |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "XDG_CONFIG_HOME": str(self.folder)}
+        # As in an active environment: both start its python, and no `python3` of PATH that is a slow script.
+        self.env |= {"VIRTUAL_ENV": str(commands.parent), "PATH": f"{commands}:{os.environ['PATH']}"}
+        self._launchers: list[subprocess.Popen[bytes]] = []
+
+    def _start(self, ranks: int) -> float:
+        words = ["--standalone"]
+        if self._nodes > 1:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+            words = [f"--nnodes={self._nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=bench"]
+        argv = [str(self.commands / self.name), *words, f"--nproc-per-node={ranks // self._nodes}", str(self.worker)]
+        begun_s = now_s()
+        self._launchers = [self._popen(argv, self.name) for _ in range(self._nodes)]
+        return begun_s
+
+    def stop(self) -> None:
+        for launcher in self._launchers:
+            launcher.terminate()
+        for launcher in self._launchers:
+            launcher.wait(LIMIT_S)
+        self._launchers.clear()
+
+    def close(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.stop()
+        super().close()
+        for launcher in self._launchers:
+            launcher.wait()
 
 
 class Supd(Side):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from supervisor.cli.app import COMMANDS, command_parser, common
-from supervisor.daemon.app import command_line
+from supervisor.daemon.command_line import command_line
 
 
 class Option(NamedTuple):

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from commands import daemon_commands, supctl_commands
-from man import command_page, supctl_page, supd_page
+from man import command_page, supctl_page, supd_page, suprun_page
 from pages import cli_page, config_template, error_codes_page, file_page
+from torchrun import from_torchrun_page
 from wire import protocol_page
 
 from supervisor.cli.documents import DOCUMENTS, json_schema
@@ -25,11 +26,13 @@ def generated() -> Iterator[tuple[str, str]]:
     yield "docs/job-file.md", file_page(JOB_FILE)
     yield "docs/supd-toml.md", file_page(SUPD_TOML)
     yield "docs/error-codes.md", error_codes_page()
+    yield "docs/from-torchrun.md", from_torchrun_page()
     yield "docs/cli.md", cli_page(supctl, supd)
     yield "docs/protocol.md", protocol_page()
     yield "conf/supd.toml", config_template(SUPD_TOML)
     yield "docs/man/supctl.1", supctl_page(supctl)
     yield "docs/man/supd.1", supd_page(supd)
+    yield "docs/man/suprun.1", suprun_page()
     for command in supctl:
         yield f"docs/man/supctl-{command.name}.1", command_page(command)
     for file in FILES.values():

@@ -1,18 +1,30 @@
 """Manual pages, in the macros of man(7)."""
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from commands import CommandText, Option, common_options
 from pages import also
 
 from protocol.exit_code import ExitCode
 from supervisor.cli.reference import LINK
+from supervisor.shell.version import VERSION
+from supervisor.suprun.options import GROUPS, Form
 
-VERSION = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["version"]
-SUMMARIES = {"supctl": "start, stop and watch training jobs", "supd": "the node daemon that supctl talks to"}
+SUMMARIES = {
+    "supctl": "start, stop and watch training jobs",
+    "supd": "the node daemon that supctl talks to",
+    "suprun": "torchrun's command line: run a training job in the foreground",
+}
+SUPRUN_EXIT = {
+    "0": "the job has succeeded",
+    "1": "it has failed, and no rank can be named",
+    "2": "the command line is wrong",
+    "69": "the node that coordinates is gone, and so are the ranks of this one",
+    "78": "the nodes do not belong together; the script, or the key, is not there",
+    "124": "the nodes did not meet in time",
+    "other": "that of the rank that failed first, 128+N for signal N; 128+N where suprun itself got signal N",
+}
 FILES = {
     "$XDG_CONFIG_HOME/supd/supd.toml": "what supd is told; ~/.config where the variable is not set",
     "$XDG_STATE_HOME/supd/HOST/": "what supd keeps: journal, runs, output; ~/.local/state where it is not set",
@@ -37,6 +49,27 @@ def supd_page(commands: Sequence[CommandText]) -> str:
         lines += [f'.SS "{_escape(command.usage)}"', _inline(command.summary), *_options(command.options)]
     lines += [".SH SIGNALS", "SIGTERM and SIGINT end supd. Runs go on, and the next supd finds them.", *_files()]
     return _page(lines, ["supctl"])
+
+
+def suprun_page() -> str:
+    """The page of suprun: its options, by groups."""
+    lines = [*_head("suprun", SUMMARIES["suprun"]), ".SH SYNOPSIS", _code("suprun [OPTIONS] SCRIPT [ARG ...]")]
+    lines += [".SH DESCRIPTION", "Runs a script on every rank of a job, on one node or on several, in the foreground."]
+    lines += ["Options may be spelled with _ for \\-, and take their defaults from PET_ variables.", ".SH OPTIONS"]
+    for group in GROUPS:
+        lines.append(f'.SS "{_escape(group.title)}"')
+        for option in group.options:
+            value = "" if option.form is Form.SWITCH else f" {option.value}"
+            lines += [
+                ".TP",
+                _code(", ".join(option.names) + value),
+                _inline(f"{option.meaning}. {option.differs}".strip()),
+            ]
+    lines += [".SH EXIT STATUS"]
+    for code, meaning in SUPRUN_EXIT.items():
+        lines += [".TP", f".B {code}", _inline(meaning)]
+    lines += [".SH ENVIRONMENT", ".TP", ".B SUPD_FLEET_KEY", "The file with the key that the nodes of a job share."]
+    return _page(lines, ["supctl", "supd"])
 
 
 def command_page(command: CommandText) -> str:

@@ -22,7 +22,8 @@ COMMENT_COLUMNS = 100
 ERROR_CODES_INTRO = """
 Every error that supd and supctl tell has a code, what is wrong, and the next step; `supctl help CODE` says it too, with
 an example for many. Codes stay stable, so that scripts and searches can rely on them; with `--json` they are in the
-error document ([cli.md](cli.md)). J is the job file, S is supd.toml, F is supd with its fleet and runs, C is supctl.
+error document ([cli.md](cli.md)). J is the job file, S is supd.toml, F is supd with its fleet and runs, C is supctl and
+suprun.
 """
 
 

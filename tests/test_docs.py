@@ -94,12 +94,14 @@ LETTERS_OF_KINDS = {
 """The files that speak of one of the two files only; what others find wrong can be wrong with both."""
 
 
+CODE_TABLES = {ROOT / "supervisor" / "cli" / name for name in ("codes.py", "client_codes.py", "file_codes.py")}
+
+
 def error_codes() -> set[str]:
     """Every code in the source: written out, or a letter before a `Kind`."""
     found = set()
     for folder in ("protocol", "supervisor"):
-        told = {ROOT / "supervisor" / "cli" / name for name in ("codes.py", "file_codes.py")}
-        for path in sorted({*(ROOT / folder).rglob("*.py")} - told):
+        for path in sorted({*(ROOT / folder).rglob("*.py")} - CODE_TABLES):
             letters = LETTERS_OF_KINDS.get(str(path.relative_to(ROOT)), "JS")
             for node in ast.walk(ast.parse(path.read_text())):
                 match node:

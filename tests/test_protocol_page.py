@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from protocol import coordinator_events, framing, job, restart, timing, versions
+from protocol.dataclass import InMemory
 from protocol.messages import Message, control, fleet, member, runner, upkeep, witness
 from supervisor.daemon import door
 from tests.e2e.fleet import running_fleet
@@ -28,6 +29,7 @@ STRUCTS = [
     for module in MODULES
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
+    if not issubclass(value, InMemory)
 ]
 """Every struct of the wire and of the disk."""
 

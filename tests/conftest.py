@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import uvloop
 
 from tests.e2e.supd import Supd, running_supd
+from tests.e2e.suprun import Launches, launching
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # how long a test takes is no test
 hypothesis.settings.load_profile("any machine")
@@ -34,3 +36,18 @@ def supd(short_dir: Path) -> Iterator[Supd]:
     """A running supd of this test's own."""
     with running_supd(short_dir) as daemon:
         yield daemon
+
+
+@pytest.fixture
+def suprun(short_dir: Path) -> Iterator[Launches]:
+    """Starts suprun."""
+    with launching(short_dir) as launches:
+        yield launches
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that is free."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

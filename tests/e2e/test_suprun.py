@@ -5,13 +5,12 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.supd import alive, wait_for
-from tests.e2e.suprun import FOR_EVER, Launches, Suprun, launching, worker
+from tests.e2e.suprun import FOR_EVER, Launches, Suprun, worker
 
 LAUNCHED = worker("launched")
 
@@ -24,13 +23,6 @@ def named_by(pid: int) -> str:
 def named(launch: Suprun, name: str) -> list[int]:
     """Processes of a launch that go by this name."""
     return [pid for pid in launch.left() if named_by(pid) == name]
-
-
-@pytest.fixture
-def suprun(short_dir: Path) -> Iterator[Launches]:
-    """Starts suprun."""
-    with launching(short_dir) as launches:
-        yield launches
 
 
 def test_ranks_run_with_torchruns_contract_and_their_output_is_shown_as_it_is(suprun: Launches) -> None:

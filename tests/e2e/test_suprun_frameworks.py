@@ -3,12 +3,10 @@
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.suprun import Launches, launching, worker
+from tests.e2e.suprun import Launches, worker
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
@@ -20,13 +18,6 @@ def framework(module: str, script: str, pattern: str) -> object:
     missing = next((name for name in ("torch", module) if importlib.util.find_spec(name) is None), None)
     mark = pytest.mark.skipif(missing is not None, reason=f"could not import {missing!r}")
     return pytest.param(script, pattern, marks=mark, id=module)
-
-
-@pytest.fixture
-def suprun(short_dir: Path) -> Iterator[Launches]:
-    """Starts suprun."""
-    with launching(short_dir) as launches:
-        yield launches
 
 
 @pytest.mark.parametrize(

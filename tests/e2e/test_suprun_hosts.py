@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.hosts.namespaces import Hosts
-from tests.e2e.suprun import Launches, launching, worker
+from tests.e2e.suprun import Launches, worker
 from tests.netns import hosts_in_namespaces, needs_namespaces
 
 pytestmark = needs_namespaces
@@ -26,13 +26,6 @@ def hosts() -> Iterator[Hosts]:
             yield made
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def suprun(short_dir: Path) -> Iterator[Launches]:
-    """Starts suprun."""
-    with launching(short_dir) as launches:
-        yield launches
 
 
 LINES = {

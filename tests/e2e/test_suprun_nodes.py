@@ -8,13 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.supd import BIN, wait_for
-from tests.e2e.suprun import Launches, Suprun, launching, worker
+from tests.e2e.suprun import Launches, Suprun, worker
 
 LAUNCHED = worker("launched")
 HOST = "127.0.0.2"
@@ -26,21 +25,6 @@ version.VERSION = "0.0.1"
 from supervisor.front.app import main
 sys.exit(main())
 """
-
-
-@pytest.fixture
-def suprun(short_dir: Path) -> Iterator[Launches]:
-    """Starts suprun."""
-    with launching(short_dir) as launches:
-        yield launches
-
-
-@pytest.fixture
-def port() -> int:
-    """A port that is free."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def elastic(port: int, number: int, nnodes: str, *conf: str) -> tuple[str, ...]:

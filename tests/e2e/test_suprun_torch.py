@@ -2,12 +2,11 @@
 
 import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.suprun import Launches, launching, worker
+from tests.e2e.suprun import Launches, worker
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="could not import 'torch'"),
@@ -21,13 +20,6 @@ def line_of(text: str) -> int:
     """The line of the worker that has it."""
     lines = Path(RECORDED).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if text in line)
-
-
-@pytest.fixture
-def suprun(short_dir: Path) -> Iterator[Launches]:
-    """Starts suprun."""
-    with launching(short_dir) as launches:
-        yield launches
 
 
 def test_what_a_recorded_rank_raises_is_told_and_kept(suprun: Launches) -> None:

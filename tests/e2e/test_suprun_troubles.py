@@ -6,24 +6,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.front.console import STDERR, Console
 from tests.e2e.supd import TIMEOUT_S, wait_for
-from tests.e2e.suprun import Launches, launching, worker
+from tests.e2e.suprun import Launches, worker
 
 LAUNCHED = worker("launched")
 STUB = Path(__file__).parents[2] / "supervisor" / "bin" / "suprun"
-
-
-@pytest.fixture
-def suprun(short_dir: Path) -> Iterator[Launches]:
-    """Starts suprun."""
-    with launching(short_dir) as launches:
-        yield launches
 
 
 FAILS = ("--standalone", "--no-python", "sh", "-c", "echo why >&2; exit 7")

@@ -3,37 +3,20 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.supd import BIN, wait_for
-from tests.e2e.suprun import Launches, launching, worker
+from tests.e2e.suprun import Launches, worker
 
 LAUNCHED = worker("launched")
 SAYS_HOW = """
 import json, os, sys
 print(json.dumps({"argv": sys.argv[1:], "python": sys.executable, "omp": os.environ.get("OMP_NUM_THREADS")}))
 """
-
-
-@pytest.fixture
-def suprun(short_dir: Path) -> Iterator[Launches]:
-    """Starts suprun."""
-    with launching(short_dir) as launches:
-        yield launches
-
-
-@pytest.fixture
-def port() -> int:
-    """A port that is free."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def two_nodes(port: int, number: int) -> tuple[str, ...]:

@@ -4,13 +4,10 @@ real one."""
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.supd import BIN, wait_for
-from tests.e2e.suprun import Launches, Suprun, launching, worker
+from tests.e2e.suprun import Launches, Suprun, worker
 
 LAUNCHED = worker("launched")
 
@@ -39,13 +36,6 @@ signal.signal(signal.SIGTERM, lambda *_: print("srun: TERM", flush=True))
 task.wait()
 """
 """In place of srun: a parent that passes no signal on."""
-
-
-@pytest.fixture
-def suprun(short_dir: Path) -> Iterator[Launches]:
-    """Starts suprun."""
-    with launching(short_dir) as launches:
-        yield launches
 
 
 def test_eight_tasks_on_a_node_end_with_one_clear_line_each(suprun: Launches) -> None:

@@ -1,6 +1,7 @@
 """Where a supd of a test may have to live: as an ordinary user, or where control groups are out of reach."""
 
 import contextlib
+import errno
 import os
 import sys
 from collections import defaultdict
@@ -11,6 +12,7 @@ import pytest
 
 import protocol
 from supervisor.shell.cgroup import Mount, parse_memberships, parse_mounts
+from tests.e2e.supd import wait_for
 
 NOBODY = 65534
 
@@ -67,7 +69,18 @@ def with_cpu_quota(cpus: float) -> Iterator[tuple[str, ...]]:
     try:
         yield "sh", "-euc", f'echo $$ > "{group}/cgroup.procs"; exec "$@"', "sh"
     finally:
+        wait_for("the last process to leave the group", lambda: _remove(group))
+
+
+def _remove(group: Path) -> bool:
+    """Whether it is gone: not while a process that has ended is still counted."""
+    try:
         group.rmdir()
+    except OSError as exc:
+        if exc.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def _quota_group(mount: Mount, own: dict[str, str], cpus: float) -> Path | None:

@@ -51,6 +51,9 @@ async def test_the_end_of_a_generation_does_not_wait_for_a_notice_command_nor_en
     short_dir: Path, incarnation: str
 ) -> None:
     table = PreemptionTable(notice_command=("sleep", "600"), notice_interval_s=600.0)
-    async with solo(short_dir, incarnation, "sleep 1 & exit 0", preemption=table) as runner:
+    script = "until test -e go; do :; done; sleep 1 & exit 0"
+    async with solo(short_dir, incarnation, script, preemption=table) as runner:
+        await runner.until(NPROC + 1)
+        (short_dir / "go").touch()
         await runner.hears(Part.FINISHED)
         assert [command_line(process) for process in runner.ranks()] == ["sleep 600"]

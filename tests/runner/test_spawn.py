@@ -293,12 +293,18 @@ def test_a_runner_out_of_descriptors_says_so() -> None:
 def test_a_disk_that_does_not_work_is_the_nodes_fault_and_what_is_not_there_the_jobs(
     number: int, is_nodes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(path: str) -> os.stat_result:
-        raise OSError(number, os.strerror(number), path)
+    one = command("/bin/true")
+    stat = os.stat
 
-    monkeypatch.setattr(os, "stat", fail)
-    with pytest.raises(SpawnError) as caught:
-        spawn(command("/bin/true"))
+    def fail(path: object, *args: Any, **kwargs: Any) -> os.stat_result:
+        if path == one.cwd:
+            raise OSError(number, os.strerror(number), path)
+        return stat(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:  # undone before anything is told of it
+        patched.setattr(os, "stat", fail)
+        with pytest.raises(SpawnError) as caught:
+            spawn(one)
     assert caught.value.is_nodes == is_nodes
 
 

@@ -1,8 +1,9 @@
 """Who is silent, for people: what a node's part in a run is, and for whose proof the run waits. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from protocol.coordinator_events import LIVE, Phase
+from protocol.dataclass import dataclass
 from protocol.messages.control import NodeState
 from protocol.run_state import RunState
 from protocol.takeover import Takeover
@@ -47,10 +48,48 @@ def ended_by_hand(run: RunState, node: str) -> str:
     return f"end its runner there, and its supd proves that: {by_hand} on {node}"
 
 
+@dataclass(frozen=True)
+class Unproven:
+    """The runs that may have a runner on a node."""
+
+    needs_word: tuple[str, ...] = ()  # nobody but an operator can tell that it is gone
+    quiet: tuple[str, ...] = ()  # it does not answer, and the supd there has it
+    heard: tuple[str, ...] = ()  # it answers
+
+
+def unproven(node: str, runs: Mapping[str, RunState], lacks: Callable[[str], bool] | None, now_s: float) -> Unproven:
+    """Of these runs, by name. `lacks` says of a runner that the supd there does not have it; None: no supd answers.
+
+    A disk that was lost, or an old journal, is why a supd may know nothing of a runner. Where none answers and a runner
+    does, the machine is on: nobody is given up there.
+    """
+    runners = {name: on for name, run in runs.items() if (on := runners_on(node, run))}
+    heard = tuple(name for name in runners if is_heard(runs[name], node, now_s))
+    silent = [name for name in runners if name not in heard]
+    if lacks is None:
+        return Unproven(() if heard else tuple(silent), (), heard)
+    needs_word = tuple(name for name in silent if all(map(lacks, runners[name])))
+    return Unproven(needs_word, tuple(name for name in silent if name not in needs_word), heard)
+
+
+def runners_on(node: str, run: RunState) -> frozenset[str]:
+    """The runners of the run whose end is not proven, by incarnation: the one with ranks on the node, and the one that
+    was heard there last; if that is another, and has no ranks, nobody has to prove anything of it."""
+    if run.is_final:
+        return frozenset()
+    has_seat = run.phase in LIVE and node in run.current.alive
+    runners = {run.seats[node].incarnation} if has_seat else set[str]()
+    if node in run.roll.busy or (not has_seat and node in run.roll.runners):
+        runners.add(run.roll.runners[node])
+    return frozenset(runners)
+
+
 def is_heard(run: RunState, node: str, now_s: float) -> bool:
-    """Whether a runner of the run is heard from that node, by any path; when the coordinator begins, all count so."""
+    """Whether a runner of the run whose end is not proven is heard from that node, by any path; when the coordinator
+    begins, all count so."""
     heard_s = run.roll.heard_s.get(node)
-    if heard_s is not None and now_s <= heard_s + run.timing.suspect_s:
+    is_recent = heard_s is not None and now_s <= heard_s + run.timing.suspect_s
+    if is_recent and run.roll.runners[node] in runners_on(node, run):
         return True
     is_seated = run.phase in LIVE and node in run.current.alive
     return is_seated and run.current.leases.state(node, now_s) != "suspect"
@@ -61,7 +100,7 @@ def waiting_for(run: RunState, now_s: float) -> str:
     if run.takeover is not None:
         return f"{_untold(run, run.takeover)}{_way_past(run, now_s)}"
     if run.phase is Phase.FORMING:  # a runner was ahead of a coordinator that had lost its memory
-        return _proof_of(run, {node: now_s - run.roll.heard_s[node] for node in sorted(run.roll.busy)})
+        return _proof_of(run, {node: now_s - run.roll.heard_s[node] for node in sorted(run.busy)})
     if run.phase not in LIVE:
         return ""
     quiet_s = {node: run.current.leases.silent_s(node, now_s) for node in sorted(run.seats.keys() - run.current.gone)}

@@ -27,11 +27,13 @@ class Case:
         self.number = number  # of the last one; 0: there has been none
         self.incident = incident
         self.is_open = is_open
-        self._ended_s = 0.0  # when its rank did, by the clock of the coordinator's node
+        self._ended_s: float | None = None  # when its rank did, by the clock of the coordinator's node; None: not known
+        self._rival: tuple[Incident, float] | None = None  # the earliest of another node, and when
 
     def open(self, incident: Incident, ended_s: float) -> Note:
         """The generation ends because of this; whatever ends from here on belongs to it."""
-        self.number, self.incident, self.is_open, self._ended_s = incident.number, incident, True, ended_s
+        self.number, self.incident, self.is_open = incident.number, incident, True
+        self._ended_s, self._rival = ended_s, None
         return notes.opened(incident)
 
     def close(self) -> bool:
@@ -39,16 +41,33 @@ class Case:
         was_open, self.is_open = self.is_open, False
         return was_open
 
-    def hear(self, node: str, renewal: Renewal, now_s: float) -> Iterable[Note]:
-        """A report that came while the generation ends. Its spans are the runner's own: no clock is compared."""
+    def hear(self, node: str, renewal: Renewal, now_s: float, *, is_record: bool = False) -> Iterable[Note]:
+        """A report that came while the generation ends. Its spans are the runner's own: no clock is compared. In a
+        record, which the runner has left, they are as old as that is."""
         if not self.is_open or self.incident is None:
             return ()
         found = verdict.incident(self.incident.number, node, renewal)
-        if found is None or found == self.incident:
+        if found is None:
             return ()
-        ended_s = failed_at_s(found, renewal, now_s)
-        is_earlier = self.incident.cause in _ENDS and found.cause in _ENDS and ended_s < self._ended_s
-        return self._correct(found, ended_s) if self.incident.node == node or is_earlier else ()
+        ended_s, told = failed_at_s(found, renewal, now_s), list[Note]()
+        if node != self.incident.node:
+            if found.cause in _ENDS and (self._rival is None or ended_s < self._rival[1]):
+                self._rival = found, ended_s
+        else:
+            if found != self.incident:
+                told += self._correct(found, self._ended_s if is_record else ended_s)
+            if self._ended_s is None and not is_record:
+                self._ended_s = ended_s
+        return [*told, *self._see_rival()]
+
+    def _see_rival(self) -> Iterable[Note]:
+        """Whether the rank of another node failed earlier. A coordinator that has begun anew does not know when that of
+        the incident did until its runner says so again."""
+        assert self.incident is not None
+        if self._rival is None or self._ended_s is None or self.incident.cause not in _ENDS:
+            return ()
+        (found, ended_s), is_earlier = self._rival, self._rival[1] < self._ended_s
+        return self._correct(found, ended_s) if is_earlier else ()
 
     def lose(self, node: str, lost: Incident, last: Renewal | None, now_s: float) -> Iterable[Note]:
         """A node is lost, or its runner proven gone, while the generation ends. Where no stop had reached it, it was
@@ -62,10 +81,11 @@ class Case:
         found = replace(lost, number=self.number, summary=summary, stderr_tail=first.stderr_tail)
         return self._correct(found, now_s)
 
-    def _correct(self, found: Incident, ended_s: float) -> Iterable[Note]:
+    def _correct(self, found: Incident, ended_s: float | None) -> Iterable[Note]:
         assert self.incident is not None
         note = notes.corrected(self.incident, found)
         self.incident, self._ended_s = found, ended_s
+        self._rival = None if self._rival is not None and self._rival[0].node == found.node else self._rival
         return (note,) if note else ()
 
 
@@ -90,7 +110,6 @@ def failure_of(
     chooses_port: bool,
     has_ever_started: bool,
     saved_step: int | None,
-    now_s: float,
     run_s: float,
 ) -> Failure:
     """What the restart policy has to know of an incident that has ended this generation; `run_s` is the run's own
@@ -105,7 +124,7 @@ def failure_of(
         ends_run=is_hang and spec.hang.action == "fail",
         has_ever_started=has_ever_started,
         had_started=generation.reports.all_started,
-        ran_s=generation.ran_s(now_s),
+        ran_s=generation.ran_s(run_s),
         saved_step=saved_step,
         seen_step=None if seen is None else seen[0],
         time_s=run_s,

@@ -154,8 +154,10 @@ class Coordinator(Planned):
             return
         if self.is_seated(node, incarnation):
             self.current.leases.hear(node, now_s, is_direct=not event.via)
+        if event.via and renewal.epoch < self.epoch:
+            return  # it may be old, whatever its number: it is answered, and what it says next is news
         if self.roll.hear(node, incarnation, renewal, event.via, now_s):
-            self._take_in(node, incarnation, renewal, now_s)
+            self._take_in(event, now_s)
 
     def _on_runner_gone(self, node: str, incarnation: str, now_s: float) -> None:
         if self.roll.is_past(incarnation):
@@ -227,7 +229,8 @@ class Coordinator(Planned):
 
     # --- reports -------------------------------------------------------------------------------------------------
 
-    def _take_in(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
+    def _take_in(self, event: Heard, now_s: float) -> None:
+        node, incarnation, renewal = event.node, event.incarnation, event.renewal
         is_past = renewal.revision < self.revision or self.roll.is_released(node, incarnation)
         offers = renewal.part in SETTLED and not is_past
         is_unfit = self.rendezvous.hear(node, renewal.offer if offers else None, now_s)
@@ -240,17 +243,19 @@ class Coordinator(Planned):
             if self.rendezvous.may_decide():
                 self.form(now_s)
         else:
-            self._take_part(node, incarnation, renewal, now_s)
+            self._take_part(node, incarnation, renewal, now_s, is_record=event.is_record)
         if is_unfit:
             self._tell_unfit(node)
 
-    def _take_part(self, node: str, incarnation: str, renewal: Renewal, now_s: float) -> None:
+    def _take_part(
+        self, node: str, incarnation: str, renewal: Renewal, now_s: float, *, is_record: bool = False
+    ) -> None:
         """What a runner has said of the generation that is live, if it has."""
         if self.phase in LIVE and self.current.concerns(node, incarnation, renewal):
             self.current.take_in(node, renewal, now_s)
             self.has_started |= self.current.reports.all_started
             self.asides += self.current.resumption.see(node, renewal, self.current.pace, now_s)
-            self._judge(node, renewal, now_s)
+            self._judge(node, renewal, now_s, is_record=is_record)
 
     def _tell_unfit(self, node: str) -> None:
         """The run goes on without a node; where it cannot, that is what it failed of."""
@@ -278,7 +283,9 @@ class Coordinator(Planned):
 
     def _take_over(self, found: Takeover, now_s: float) -> None:
         seats = found.seats()
-        self.takeover, self.current = None, Generation(found.generation, seats.values())
+        self.note_time(now_s)
+        known_s = self.ledger.time_s
+        self.takeover, self.current = None, Generation(found.generation, seats.values(), known_s=known_s)
         self.current.leases.begin(now_s)
         self.case.close()
         self.restart = self.backoff_until_s = self.finish_by_s = None
@@ -287,15 +294,15 @@ class Coordinator(Planned):
         self.rendezvous.launch(self.seats, slots_of(seats))
         self.see_scale(now_s)
         self.asides.append(notes.taken_over(self.seats))
-        for seat in self.current.seating:
-            if self.roll.is_past(seat.incarnation):
-                self._lose(seat.node, now_s)
         for node, renewal in found.parts.items():
-            self._take_part(node, self.roll.runners.get(node, ""), renewal, now_s)
+            self._take_part(node, found.speakers[node], renewal, now_s)
+        for seat in seats.values():  # what each has said last counts: whoever had finished is no loss
+            if self.is_seated(seat.node, seat.incarnation) and self.roll.is_past(seat.incarnation):
+                self._lose(seat.node, now_s)
 
-    def _judge(self, node: str, renewal: Renewal, now_s: float) -> None:
+    def _judge(self, node: str, renewal: Renewal, now_s: float, *, is_record: bool) -> None:
         if self.phase is Phase.STOPPING:
-            self.asides += self.case.hear(node, renewal, now_s)
+            self.asides += self.case.hear(node, renewal, now_s, is_record=is_record)
         elif (found := verdict.incident(self.case.number + 1, node, renewal)) is not None:
             self.open_incident(found, failed_at_s(found, renewal, now_s))
         elif renewal.part in (Part.STOPPING, Part.STOPPED):
@@ -324,7 +331,7 @@ class Coordinator(Planned):
     # --- operator and time ---------------------------------------------------------------------------------------
 
     def _on_node_lost(self, node: str, by: str, now_s: float) -> None:
-        self.note("operator.node_lost", f"{by} says that nothing runs on {node} any more", node=node, by=by)
+        self.note("operator.node_lost", f"{by} says that nothing of it runs on {node} any more", node=node, by=by)
         if self.takeover is not None and self.takeover.is_known:
             self._take_over(self.takeover, now_s)
         if self.phase in LIVE and node in self.current.alive:

@@ -50,6 +50,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     phase: Phase = Phase.FORMING
     generation: int = NO_GENERATION
+    known_s: float | None = None  # the run's own time when that was launched, or taken over; None: not known
     seats: tuple[Seat, ...] = ()
     has_started: bool = False  # all ranks of some generation have started
     ledger: Ledger = Ledger()
@@ -77,6 +78,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     preempted: dict[str, str] = {}  # node -> the start of its supd in which it was given notice: it is not used in that
     noticed: dict[str, str] = {}  # node -> its runner that has told so; what that one tells again is no other notice
     revision: int = 0  # of the job
+    awaited: tuple[str, ...] = ()  # nodes that had ranks before that: their next runner may come later than a spare's
     planned: str = ""  # why the generation that ends was ended as planned; "": it was not
     last_parts: dict[str, Renewal] = {}  # node -> how its ranks ended (without what they said last), of `lost` nodes;
     # of a run that is over: of all
@@ -143,6 +145,7 @@ class Heard:
     incarnation: str
     renewal: Renewal
     via: str = ""
+    is_record: bool = False  # that it has left: its spans are as old as that is
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ A node never makes this machine raise: links that are not known change nothing.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -96,19 +96,23 @@ def may_live_on(node: str, run: Coordinator) -> bool:
     return not run.is_final and (has_seat or node in run.roll.runners)
 
 
-def runner_on(node: str, run: Coordinator) -> str:
-    """The runner of the run that may be alive on the node, where one may: its incarnation."""
-    has_seat = run.phase in LIVE and node in run.current.alive
-    return run.seats[node].incarnation if has_seat else run.roll.runners[node]
-
-
-def nodes_in_use(run: Coordinator) -> Collection[str]:
-    """Nodes on which ranks of the run may be alive, or on which it may go on once its ranks have failed."""
+def nodes_in_use(run: Coordinator) -> Collection[str] | None:
+    """Nodes on which ranks of the run may be alive, or on which it may go on once its ranks have failed (N10); None: it
+    has not heard yet which nodes there are."""
     if run.is_final:
         return ()
-    if run.takeover is not None:
-        return run.roll.runners
-    return run.current.alive if run.phase in LIVE else run.seats.keys() & frozenset(run.rendezvous.eligible)
+    if run.takeover is not None:  # what is on disk may be over by now; or it is not, and nobody was heard yet
+        return run.roll.runners.keys() | run.seats.keys() | run.takeover.seats().keys()
+    if run.phase in LIVE:
+        return run.current.alive
+    return run.seats.keys() & frozenset(run.rendezvous.eligible) if run.rendezvous.seen else None
+
+
+def in_use(runs: Iterable[Coordinator]) -> frozenset[str] | None:
+    """The same of all runs; None: of one it is not known."""
+    found = [nodes_in_use(run) for run in runs]
+    known = [nodes for nodes in found if nodes is not None]
+    return frozenset().union(*known) if len(known) == len(found) else None
 
 
 class Fleet:
@@ -418,10 +422,7 @@ class Fleet:
 
     def _on_signalled(self, link: Link | None, signals: Mapping[str, int]) -> list[Effect]:
         name = self.host.node if link is None else self._names.get(link)
-        if name is not None:
-            self._nodes[name].signals = signals
-            self._show(name, is_up=self._roster[name].is_up, may_come=self._roster[name].may_come)
-        return []
+        return [] if name is None else self._keep_up(name, lambda node: node.hear_signals(signals))
 
     def _answers(self, node: NodeEntry, now_s: float) -> bool:
         return node.link is not None and now_s < node.heard_s + ANSWERS_S

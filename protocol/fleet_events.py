@@ -44,6 +44,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     troubles: tuple[float, ...] = ()  # wall-clock times of incidents, of any run, whose root was there; oldest first
     undrained: int = 0  # how often an operator has had it used again, in this incarnation …
     forgiven: dict[str, int] = {}  # … and how often that supd had been sent each signal by then
+    signals: dict[str, int] = {}  # how often it was sent each, as it has said last: what an operator forgives
 
 
 # --- events ------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def _failure(run: Coordinator, exit_code: int, now_s: float) -> Failure:
         exit_code=None if is_signal else exit_code,
         has_ever_started=run.has_started,
         had_started=run.current.reports.all_started,
-        ran_s=run.current.ran_s(now_s),
+        ran_s=run.current.ran_s(run.run_s(now_s)),
         saved_step=run.saved_step,
         seen_step=None if seen is None else seen[0],
         time_s=run.run_s(now_s),

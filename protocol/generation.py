@@ -34,9 +34,10 @@ class Generation:
         stalled: tuple[int, ...] = (),
         parts: Mapping[str, Renewal] | None = None,
         launched_s: float | None = None,
+        known_s: float | None = None,
     ) -> None:
         """What is given by name is what the journal holds of it. `launched_s` is None where that was before the start
-        of the coordinator."""
+        of the coordinator; `known_s` is the run's own time from which on it is known."""
         self.number = number
         self.seating = tuple(seats)  # by node_rank
         self.seats = {seat.node: seat for seat in self.seating}
@@ -47,6 +48,7 @@ class Generation:
         self.last_parts = dict(parts or {})  # node -> the last report there will be (without what its ranks said last)
         self.gone = self.lost | self.lapsed  # nodes where nothing of this generation is alive
         self.alive = frozenset(self.seats.keys() - self.gone)  # nodes whose seated runner may be
+        self.reports.unanswered -= self.gone
         self.leases = Leases(self.seats, launched_s or 0.0)
         self.unwitnessed: set[str] = set()  # nodes of which was told that they reach none of their witnesses
         self.stalled = stalled  # ranks of which was told that they make no progress
@@ -54,6 +56,7 @@ class Generation:
         self.saves = Saves(is_begun_here=launched_s is not None)
         self.resumption = Resumption(self.seating[0].assignment.resume_step if self.seating else None)
         self.launched_s = launched_s
+        self.known_s = known_s
         self._looked_s: float | None = None  # when the steps were
 
     def concerns(self, node: str, incarnation: str, renewal: Renewal) -> bool:
@@ -67,6 +70,8 @@ class Generation:
         """A report that concerns this generation."""
         self.saves.see(node, renewal)
         self.reports.take_in(node, renewal)
+        if node in self.gone:
+            self.reports.unanswered.discard(node)
         if self._looked_s is None or now_s >= self._looked_s + STEPS_S:
             self._looked_s = now_s
             if (step := self.reports.last_step) is not None:
@@ -134,11 +139,15 @@ class Generation:
         """The port of rank 0; None: there has been no generation."""
         return self.seating[0].assignment.master_port if self.seating else None
 
-    def ran_s(self, now_s: float) -> float:
-        """The longest life of a rank; where nobody is left to tell, the time since the launch."""
-        known_s = self.reports.longest_life_s
-        return known_s if known_s is not None else 0.0 if self.launched_s is None else now_s - self.launched_s
+    def known_for_s(self, run_s: float) -> float:
+        """Of the run's own time, at which it is now."""
+        return 0.0 if self.known_s is None else max(0.0, run_s - self.known_s)
 
-    def lasted_s(self, now_s: float) -> float:
-        """From the launch on; where that was before the start of the coordinator, the longest life of a rank."""
-        return self.ran_s(now_s) if self.launched_s is None else now_s - self.launched_s
+    def ran_s(self, run_s: float) -> float:
+        """The longest life of a rank; where nobody is left to tell, for how long the generation is known."""
+        life_s = self.reports.longest_life_s
+        return self.known_for_s(run_s) if life_s is None else life_s
+
+    def lasted_s(self, now_s: float, run_s: float) -> float:
+        """From the launch on; where that was before the start of the coordinator, as it ran."""
+        return self.ran_s(run_s) if self.launched_s is None else now_s - self.launched_s

@@ -68,7 +68,8 @@ class Leases:
         self._held = {node: _Held(now_s, now_s) for node in seats}
         self._gone_s: dict[str, float] = {}  # node -> from when on its runner, of which nothing is left, gives no word
         self._told: dict[tuple[str, str], _Told] = {}  # witness, runner (incarnations)
-        self._questions: OrderedDict[int, tuple[str, str, float]] = OrderedDict()  # number -> witness, runner, when
+        # number -> witness, runner, epoch, when
+        self._questions: OrderedDict[int, tuple[str, str, int, float]] = OrderedDict()
         # No question has the number of one about another generation: its answer may come late, and would count as ours.
         self._numbers = max((seat.assignment.generation for seat in seats.values()), default=0) << QUESTION_BITS
         self._looked_s = now_s
@@ -107,13 +108,13 @@ class Leases:
 
     def testify(self, witness: str, testimony: Testimony, now_s: float) -> None:
         """A witness, known by the incarnation of its connection, has answered. What is no answer to a question of this
-        generation changes nothing."""
+        coordinator about this generation changes nothing: the next one begins to number them anew."""
         asked = self._questions.get(testimony.number)
-        if asked is None or asked[:2] != (witness, testimony.incarnation):
+        if asked is None or asked[:2] != (witness, testimony.incarnation) or testimony.epoch not in (None, asked[2]):
             return
         del self._questions[testimony.number]
         told = self._told.setdefault((witness, testimony.incarnation), _Told())
-        told.asked_s = max(told.asked_s, asked[2])
+        told.asked_s = max(told.asked_s, asked[3])
         if testimony.word_s is not None:
             told.word_s = max(told.word_s, now_s - testimony.word_s)
 
@@ -185,7 +186,7 @@ class Leases:
         runner = self._seats[node].incarnation
         for witness in self._seats[node].assignment.witnesses:
             self._numbers += 1
-            self._questions[self._numbers] = witness.incarnation, runner, now_s
+            self._questions[self._numbers] = witness.incarnation, runner, epoch, now_s
             if len(self._questions) > QUESTIONS_MAX:
                 self._questions.popitem(last=False)
             question = Question(number=self._numbers, epoch=epoch, node=node, incarnation=runner)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from protocol import notes, orders, restart
 from protocol.case import INFRASTRUCTURE, failure_of, is_nodes_fault
-from protocol.coordinator_events import Blame, Note, Phase, RunRecord
+from protocol.coordinator_events import LIVE, Blame, Note, Phase, RunRecord
 from protocol.exclusion import Culprits
 from protocol.generation import Generation
 from protocol.ids import NO_GENERATION
@@ -23,7 +23,7 @@ from protocol.text import one_line, some_of
 from protocol.timing import DEFAULTS, Timing
 
 NOTE_TIME_S = 600.0
-"""How often the run's own time is noted, where restarts count within a window: so much of it is lost with supd."""
+"""How often the run's own time is noted: so much of it is lost with supd, where no generation has become stable."""
 
 
 class Life(RunState):
@@ -64,10 +64,11 @@ class Life(RunState):
             self.form(now_s)
 
     def form(self, now_s: float) -> None:
-        """Begin the next generation if enough nodes offer themselves, and none is being taken over."""
-        if self.takeover is not None:
+        """Begin the next generation if enough nodes offer themselves, and none is being taken over. A coordinator
+        that has just begun is told of the nodes of the fleet next: before that it cannot say that there are too few."""
+        if self.takeover is not None or not self.rendezvous.seen:
             return
-        if self.taken and self.spec.preemption.then == "exit" and not self.rendezvous.may_suffice():
+        if self.taken and self.spec.preemption.then == "exit" and not self.rendezvous.may_go_on():
             self._end_preempted()
             return
         match self.rendezvous.decide(self.must_not, now_s):
@@ -98,7 +99,9 @@ class Life(RunState):
             devices={node: self.rendezvous.devices(node) for node in nodes},
             resume_step=self.saved_step,
         )
-        self.current = Generation(self.generation + 1, seats.values(), launched_s=now_s)
+        self.note_time(now_s)
+        known_s = self.ledger.time_s
+        self.current = Generation(self.generation + 1, seats.values(), launched_s=now_s, known_s=known_s)
         self.phase, self.without = Phase.LAUNCHING, ""
         self.rendezvous.launch(self.seats, slots)
         self.see_scale(now_s)
@@ -128,7 +131,8 @@ class Life(RunState):
         """Go on to what follows, once nothing of a generation that ends is alive anywhere."""
         if self.phase is Phase.STOPPING and self.current.is_gone:  # R1
             grace = orders.grace(self.stop, self.spec.stop.grace_s)
-            self.asides.append(notes.ended(self.generation, self.parts.values(), self.current.lasted_s(now_s), grace))
+            lasted_s = self.current.lasted_s(now_s, self.run_s(now_s))
+            self.asides.append(notes.ended(self.generation, self.parts.values(), lasted_s, grace))
             self._after_generation(now_s)
 
     def _after_generation(self, now_s: float) -> None:
@@ -161,7 +165,7 @@ class Life(RunState):
     def _decide(self, now_s: float) -> None:
         incident = self.case.incident
         assert incident is not None
-        self._note_time(now_s)
+        self.note_time(now_s)
         failure = failure_of(
             incident,
             self.spec,
@@ -169,7 +173,6 @@ class Life(RunState):
             chooses_port=self.chooses_port,
             has_ever_started=self.has_started,
             saved_step=self.saved_step,
-            now_s=now_s,
             run_s=self.ledger.time_s,
         )
         decision, self.ledger = decide(self.spec.restart, self.ledger, failure, self._draw())
@@ -235,13 +238,20 @@ class Life(RunState):
         return self.ledger.time_s + (0.0 if self._noted_s is None else max(0.0, now_s - self._noted_s))
 
     def pass_time(self, now_s: float) -> None:
-        """Note that time now and then, for where it outlives this coordinator."""
+        """Note that time now and then, for where it outlives this coordinator: while something follows from it, and
+        once a generation has become stable."""
         if self._noted_s is None:
             self._noted_s = now_s
-        if self.spec.restart.restart_window_s > 0 and now_s - self._noted_s >= NOTE_TIME_S:
-            self._note_time(now_s)
+        table, is_live = self.spec.restart, self.phase in LIVE
+        is_due = now_s - self._noted_s >= NOTE_TIME_S and (is_live or table.restart_window_s > 0)
+        if is_due or (is_live and self._is_stable(self.run_s(now_s)) and not self._is_stable(self.ledger.time_s)):
+            self.note_time(now_s)
 
-    def _note_time(self, now_s: float) -> None:
+    def _is_stable(self, run_s: float) -> bool:
+        return self.current.known_for_s(run_s) >= self.spec.restart.stable_after_s
+
+    def note_time(self, now_s: float) -> None:
+        """Have it in the next record."""
         self.ledger, self._noted_s = replace(self.ledger, time_s=self.run_s(now_s)), now_s
 
     def can_pay(self, now_s: float) -> bool:
@@ -250,7 +260,7 @@ class Life(RunState):
 
     def pay(self, now_s: float) -> None:
         """Charge a change of membership."""
-        self._note_time(now_s)
+        self.note_time(now_s)
         self.ledger = restart.charge(self.spec.restart, self.ledger, self.ledger.time_s)
 
     # --- its end -------------------------------------------------------------------------------------------------

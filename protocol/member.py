@@ -457,6 +457,7 @@ class Member:
         """The whole state as it stands."""
         return Renewal(
             number=self._number,
+            epoch=self.lease.epoch,
             generation=self.generation,
             part=self.part,
             ranks=self.ranks.reports(self.health.ranks, self.readiness.answered, self._now_s),

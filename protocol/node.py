@@ -139,7 +139,7 @@ class Node:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.runners = dict(given)  # incarnation -> run; not proven gone
-        self.buried: dict[str, RunnerBuried] = {}  # by incarnation, oldest first; not settled
+        self.buried: dict[str, RunnerBuried] = {}  # by incarnation, not settled; who was told of last is last
         self.failures: dict[str, StartFailure] = {}  # by run
         self.wanted: tuple[str, ...] = ()
         self.starting: set[str] = set()  # runs
@@ -248,9 +248,12 @@ class Node:
         self._number += 1
         if self._tells is None:
             self._tells = self._number
+        buried = tuple(self.buried.values())[:BURIED_A_REPORT_MAX]
+        for one in buried:  # the next report begins with others: some are settled late, and nobody waits for these
+            self.buried[one.incarnation] = self.buried.pop(one.incarnation)
         return NodeReport(
             number=self._number,
-            buried=tuple(self.buried.values())[:BURIED_A_REPORT_MAX],
+            buried=buried,
             failures=tuple(self.failures.values())[:FAILURES_A_REPORT_MAX],
             runners=tuple(self.runners) if len(self.runners) <= RUNNERS_A_REPORT_MAX else None,
             old=self.old[:OLD_A_REPORT_MAX],

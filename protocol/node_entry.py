@@ -37,7 +37,7 @@ class NodeEntry:
     warnings: tuple[str, ...] = ()
     go_s: float = 0.0  # of its drain
     troubles_s: tuple[float, ...] = ()  # those of its record
-    signals: Mapping[str, int] = field(default_factory=dict)  # that its supd was sent
+    signals: Mapping[str, int] = field(default_factory=dict)  # that its supd was sent, as it has said to this host
 
     def read_times(self, now_s: float, wall_s: float) -> None:
         """Turn the times of its record, which comes from the journal, into boot-time seconds."""
@@ -64,11 +64,16 @@ class NodeEntry:
     def undrain(self, by: str) -> list[Note]:
         """An operator wants it used again: what spoke against it is forgotten."""
         before, record = self.record, self.record
-        self.record = replace(
-            record, drain=None, troubles=(), undrained=record.undrained + 1, forgiven=dict(self.signals)
-        )
+        forgiven = record.forgiven | record.signals  # as it has said to the host, or to the one before
+        self.record = replace(record, drain=None, troubles=(), undrained=record.undrained + 1, forgiven=forgiven)
         self.go_s, self.troubles_s = 0.0, ()
         return [upkeep.undrained(before, by)]
+
+    def hear_signals(self, signals: Mapping[str, int]) -> list[Note]:
+        """Its supd says how often it was sent each. Only what it says itself is a notice: what is kept of it may be
+        of a start that is over."""
+        self.signals, self.record = signals, replace(self.record, signals=dict(signals))
+        return []
 
     def trouble(self, now_s: float, wall_s: float) -> list[Note]:
         """The root of an incident was there."""
@@ -166,7 +171,8 @@ class NodeEntry:
 def record_of(join: Join, before: NodeRecord | None, joined: int, off_s: float, wall_s: float) -> NodeRecord:
     """What is kept of a node that joins; `before` is what was kept under its name, else it is number `joined`.
 
-    A drain is of the name, its history of the state folder, and what an operator has forgiven of one start of that.
+    A drain is of the name, its history of the state folder; of one start of that are its signals, and what an operator
+    has forgiven of them.
     """
     is_folder = before is not None and before.identity == join.identity
     is_same = before is not None and is_folder and before.incarnation == join.incarnation
@@ -187,4 +193,5 @@ def record_of(join: Join, before: NodeRecord | None, joined: int, off_s: float, 
         troubles=before.troubles if before is not None and is_folder else (),
         undrained=before.undrained if before is not None and is_same else 0,
         forgiven=before.forgiven if before is not None and is_same else {},
+        signals=before.signals if before is not None and is_same else {},
     )

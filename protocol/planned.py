@@ -91,18 +91,27 @@ class Planned(Life):
         """The fleet has changed: some nodes may be about to be taken away, or may be used again. All of that is taken
         in before a generation is begun of it."""
         roster = {node.name: node for node in self.rendezvous.seen}
+        if "" in self.preempted.values():  # its runner was heard before its supd: the notice is of the start it is in
+            self.preempted = {name: start or self.rendezvous.start(name) for name, start in self.preempted.items()}
+            self.rendezvous.give_notice(self.preempted)
         over = [name for name in self.preempted if name in roster and _is_another(roster[name], self.preempted[name])]
         lifted = [name for name in over if is_lifted(self.preempted[name], roster[name].start)]
         self._withdraw(lifted, "an operator wants that")
         self._withdraw(over, "its supd was started anew")
-        self._withdraw([name for name in self.preempted if name not in roster], "the fleet has forgotten it")
-        self.noticed = {node: told for node, told in self.noticed.items() if node in roster}
+        unknown = [name for name in self.preempted if name not in roster and not self._may_join(name)]
+        self._withdraw(unknown, "the fleet does not know it")
+        kept = roster.keys() | self.preempted.keys()
+        self.noticed = {node: told for node, told in self.noticed.items() if node in kept}
         listed = set(self.spec.preemption.signals)
         if not listed:
             return
         told = {name: sorted(node.signals & listed) for name, node in roster.items() if node.signals}
         found = {name: f"{signals[0]} to its supd" for name, signals in told.items() if signals}
         self._give_notice({name: why for name, why in found.items() if self._concerns(roster[name])})
+
+    def _may_join(self, node: str) -> bool:
+        """Whether a node that has not joined since it was given notice may: it has ranks, or its runner is heard."""
+        return not self.preempted[node] and (node in self.seats or node in self.roll.runners)
 
     def _concerns(self, node: RosterNode) -> bool:
         return node.name in self.seats or matches(self.rendezvous.topology, node)
@@ -133,7 +142,8 @@ class Planned(Life):
         self.rendezvous.give_notice(self.preempted)
         for node, why in new.items():
             self.note("preemption.noticed", f"{node} will be taken away: {one_line(why)}", node=node, why=one_line(why))
-        if self.phase is Phase.STOPPING and self.planned and any(node in self.seats for node in new):
+        is_planned = self.planned != "" and self.restart == self.planned  # else an operator has asked for one since
+        if self.phase is Phase.STOPPING and is_planned and any(node in self.seats for node in new):
             self._leave_taken()  # one change, whoever was first
 
     def _withdraw(self, nodes: list[str], why: str) -> None:

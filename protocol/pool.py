@@ -394,8 +394,16 @@ class Pool:
 
     def may_suffice(self, without: Collection[str] = ()) -> bool:
         """Whether nodes enough are there, or may be soon, whatever is free on them."""
+        return self._left(without) >= self.least
+
+    def may_go_on(self) -> bool:
+        """The same, where nodes may also join that have a place, whether the job names them or not."""
+        away = (n for n in self.slots if n not in self._roster and n != self._without)
+        return self._left() + sum(n not in self.leaving.preempted for n in away) >= self.least
+
+    def _left(self, without: Collection[str] = ()) -> int:
         candidates = self.candidates(self._roster.values())
-        return sum((n.is_up or n.may_come) and n.name not in without for n in candidates) >= self.least
+        return sum((n.is_up or n.may_come) and n.name not in without for n in candidates)
 
     def _usable(self) -> list[RosterNode]:
         """The candidates that it has been granted, or could be."""

@@ -110,4 +110,4 @@ def lasting(report: Renewal) -> Renewal:
         )
         for r in report.ranks
     )
-    return replace(report, number=0, offer=None, unreached=(), assignment=None, ranks=tuple(ranks))
+    return replace(report, number=0, epoch=0, offer=None, unreached=(), assignment=None, ranks=tuple(ranks))

@@ -4,7 +4,7 @@ What it decides: coordinator.py.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
@@ -40,6 +40,7 @@ class RunState:
         self.phase = record.phase
         self.rendezvous = Rendezvous(spec, record.slots, allow_mixed=allow_mixed)
         self.rendezvous.lapsed.update(record.lapsed)
+        self.rendezvous.awaited = frozenset(record.awaited)
         if record.phase is not Phase.HELD:
             self.rendezvous.leaving.seated = frozenset(seat.node for seat in record.seats)
         self.nnodes = record.nnodes  # as an operator has scaled it
@@ -64,6 +65,7 @@ class RunState:
             lapsed=record.lapsed,
             stalled=record.stalled,
             parts=record.last_parts,
+            known_s=record.known_s,
         )
         # Of a generation that is newer still; None: there is none that anybody knows of.
         newer = max(record.generation, record.newer)
@@ -191,7 +193,7 @@ class RunState:
         is_named = self.takeover is not None and self.takeover.speaks_for(node, incarnation)
         if event.via and not (self.is_seated(node, incarnation) or is_named):
             return False
-        if event.via and not self._may_speak_for_others(event.via):
+        if event.via and not (self._may_speak_for_others(event.via) and self._is_witnessed(event)):
             return False
         if event.renewal.generation > max(self.generation, GENERATION_MAX):
             return False
@@ -226,6 +228,11 @@ class RunState:
             self.current.leases.see_clock(now_s)
         return self.takeover
 
+    def _is_witnessed(self, event: Heard) -> bool:
+        """Whether a witness can know it: not that something still runs where it is over, which is of the past."""
+        is_over = self.phase not in LIVE or event.node in self.current.gone
+        return not is_over or event.renewal.part in SETTLED or event.renewal.generation > self.generation
+
     def _may_speak_for_others(self, incarnation: str) -> bool:
         """Whether this runner can be anybody's witness."""
         is_taken_over = self.takeover is not None and self.takeover.has(incarnation)
@@ -249,7 +256,14 @@ class RunState:
         """What the next generation has to keep clear of."""
         port = self.current.master_port if self.chooses_port else None
         is_patient = bool(self.taken) and self.spec.preemption.then == "wait-for-nodes"
-        return Before(is_none=not self.seats, port=port, busy=self.roll.busy, is_patient=is_patient)
+        return Before(is_none=not self.seats, port=port, busy=self.busy, is_patient=is_patient)
+
+    @property
+    def busy(self) -> Collection[str]:
+        """Nodes where something may be alive, by what was heard last; not where its lease is over (L7)."""
+        lapsed = [n for n in self.roll.busy & self.current.lapsed if self.roll.has(n, self.seats[n].incarnation)]
+        past = {n for n in lapsed if self.roll.newest[n].generation <= self.generation}
+        return self.roll.busy - past if past else self.roll.busy
 
     @property
     def saved_step(self) -> int | None:
@@ -267,6 +281,7 @@ class RunState:
         return RunRecord(
             phase=self.phase,
             generation=self.generation,
+            known_s=self.current.known_s,
             seats=self.current.seating,
             has_started=self.has_started,
             ledger=self.ledger,
@@ -290,6 +305,7 @@ class RunState:
             preempted=self.preempted,
             noticed=self.noticed,
             revision=self.revision,
+            awaited=tuple(sorted(self.rendezvous.awaited)),
             planned=self.planned,
             stalled=self.current.stalled,
             reason=self.reason,

@@ -93,8 +93,8 @@ class Standing:
         if not self.lease.sees_epoch(question.epoch):
             return []
         word_s = self._words.tell(question.incarnation, now_s)
-        node, incarnation = question.node, question.incarnation
-        return [Testify(Testimony(number=question.number, node=node, incarnation=incarnation, word_s=word_s))]
+        number, epoch, node, incarnation = question.number, question.epoch, question.node, question.incarnation
+        return [Testify(Testimony(number=number, epoch=epoch, node=node, incarnation=incarnation, word_s=word_s))]
 
     def unreached(self, now_s: float) -> tuple[str, ...]:
         """The witnesses that are not there, once all have been looked for."""

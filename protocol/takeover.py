@@ -22,12 +22,13 @@ class Takeover:
         self.generation = generation
         self.due_s: float | None = due_s  # until when everybody is waited for; None: no longer
         self.parts: dict[str, Renewal] = {}  # node -> what its runner said last
+        self.speakers: dict[str, str] = {}  # node -> that runner, which may be gone by now
         self._told: dict[int, Seat] = {}  # by node_rank
         self._named: dict[int, Witness] = {}
 
     def hear(self, node: str, incarnation: str, renewal: Renewal) -> None:
         """A runner of this generation."""
-        self.parts[node] = renewal
+        self.parts[node], self.speakers[node] = renewal, incarnation
         assignment = renewal.assignment
         if assignment is None or assignment.generation != self.generation or not _can_be(assignment):
             return

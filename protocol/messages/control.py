@@ -250,11 +250,13 @@ class RestartRun(Message, frozen=True):
 class DeclareLost(Message, frozen=True):
     """An operator's word that nothing runs on a node any more; `Done.runs` are those that wait no longer for its proof.
 
-    Refused: F112 (exit 3) where the fleet has no such node, F115 where it answers.
+    Where the node's supd answers, it is about those runs alone whose runner that one does not have. Refused: F112
+    (exit 3) where the fleet has no such node, F115 where it answers, and has all that is waited for.
     """
 
     node: Annotated[str, Meta(min_length=1, max_length=63)]
-    check_only: bool = False  # say whether it would be refused, and nothing more
+    check_only: bool = False  # say whether it would be refused, and which runs it would be about
+    runs: tuple[str, ...] | None = None  # it is about these alone; None: about all
 
 
 class GetNodes(Message, frozen=True):

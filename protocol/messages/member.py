@@ -205,6 +205,7 @@ class Renewal(Message, frozen=True):
     """A runner's numbered report of its whole state."""
 
     number: int  # counts up in one incarnation
+    epoch: int = 0  # the highest that the runner had heard of when it said this
     generation: int = NO_GENERATION  # -1: none yet
     part: Part = Part.IDLE
     ranks: Annotated[tuple[RankReport, ...], Meta(max_length=MAX_NPROC_PER_NODE)] = ()
@@ -324,6 +325,7 @@ class Testimony(Message, frozen=True):
     node: Name
     incarnation: Incarnation
     word_s: Annotated[float, Meta(ge=0)] | None  # since its last word to that runner; None: it has given none
+    epoch: int | None = None  # of the question; None: from an earlier version
 
 
 class RenewalOf(Message, frozen=True):

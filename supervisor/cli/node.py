@@ -3,14 +3,17 @@
 A run that waits for proof of that goes on. Give it only once you are sure: the machine is off, or has been restarted,
 or every process of the run there is gone. Where that is not so, two generations of a run can run at once. It asks
 first; without a terminal it needs --yes. A node that answers is not given up: its own supd says what runs there.
-Where that one answers, and a runner there does not, end the runner; what it is waited for says how.
+Only for runs of which that one knows nothing, your word is asked all the same. Where it knows a runner that does not
+answer, end that runner; what it is waited for says how.
 """
 
 import argparse
+from collections.abc import Sequence
 
 from protocol.errors import Refused
 from protocol.exit_code import ExitCode
 from protocol.messages.control import DeclareLost, Done, GetNodes, Nodes, NodeStatus
+from protocol.text import some_of
 from supervisor.cli.arguments import node_word
 from supervisor.cli.context import Context
 from supervisor.cli.log_lines import safe
@@ -29,18 +32,19 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Say what it means, ask, and tell supd."""
     screen = context.screen
     (node,) = context.client.ask(GetNodes(node=arguments.node), Nodes).nodes
+    only: tuple[str, ...] | None = None
     if not arguments.yes:
-        context.client.ask(DeclareLost(node=node.node, check_only=True), Done)
+        only = context.client.ask(DeclareLost(node=node.node, check_only=True), Done).runs or node.runs
         if not screen.can_ask:
             hint = f"make sure that nothing runs there, then: supctl node lost {node.node} --yes"
             raise Refused("C018", "without a terminal nobody can be asked", hint=hint, exit_code=ExitCode.USAGE)
-        for line in _meaning(node, context):
+        for line in _meaning(node, only, context):
             screen.complain(line)
-        if not screen.ask(f"Give your word that nothing of any run is alive on {node.node}?"):
+        if not screen.ask(f"Give your word that nothing of {some_of(only) or 'any run'} is alive on {node.node}?"):
             screen.complain("nothing was done")
             screen.next_step(f"supctl describe node {node.node}")
             return ExitCode.FAILED
-    runs = context.client.ask(DeclareLost(node=node.node), Done).runs
+    runs = context.client.ask(DeclareLost(node=node.node, runs=only), Done).runs
     if not runs:
         screen.tell(f"no run waited for {node.node}")
     for name in runs:
@@ -50,19 +54,20 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return ExitCode.OK
 
 
-def _meaning(node: NodeStatus, context: Context) -> list[str]:
-    """What the word is about, and what comes of one that is not true."""
+def _meaning(node: NodeStatus, runs: Sequence[str], context: Context) -> list[str]:
+    """What the word is about, which concerns these runs, and what comes of one that is not true."""
     heard = (
         "not heard since the host's supd began" if node.seen_s is None else f"its supd was heard {age(node.seen_s)} ago"
     )
     note = f"; {safe(node.note)}" if node.note else ""
     lines = [f"{node.node}  {painted(node.state, context.screen.err)}   {heard}{note}"]
-    for name in node.runs:
+    for name in runs:
         status = context.client.status(name, with_ranks=True)
         ranks = [rank.rank for rank in status.rank_list if rank.node == node.node]
-        lines.append(f"  {name}   {'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}")
+        what = f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}"
+        lines.append(f"  {name}   {what if ranks else 'a runner, of whose ranks nothing is known'}")
     return [
-        *(lines if node.runs else [*lines, "  no active run has ranks there"]),
+        *(lines if runs else [*lines, "  no active run has a runner there"]),
         "Your word says that none of their processes is alive there: the machine is off, say, or was restarted.",
         "If that is not true, two generations of a run can run at once, and write the same files.",
     ]

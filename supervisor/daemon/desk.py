@@ -95,11 +95,10 @@ class Desk:
             case UndrainNodes(nodes=names):
                 await self._table.undrain(names, user)
                 return Done()
-            case DeclareLost(node=name, check_only=check_only):
+            case DeclareLost(node=name, check_only=check_only, runs=runs):
                 if not check_only:
-                    return Done(run="", runs=await self._table.declare_lost(name, user))
-                self._table.see_that_it_is_silent(name)
-                return Done(run="")
+                    return Done(run="", runs=await self._table.declare_lost(name, user, runs))
+                return Done(run="", runs=self._table.waiting_for_word_on(name))
             case GetStatus(run=word, with_ranks=with_ranks):
                 if word:
                     run = self._jobs.find(word)

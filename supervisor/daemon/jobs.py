@@ -4,18 +4,18 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import msgspec
 import structlog
 
 from protocol import coordinator_events as c
-from protocol.absence import ended_by_hand, is_heard
+from protocol.absence import Unproven, ended_by_hand, runners_on, unproven
 from protocol.coordinator import Coordinator
 from protocol.errors import Refused
 from protocol.exit_code import ExitCode
-from protocol.fleet import may_live_on, nodes_in_use, runner_on
+from protocol.fleet import in_use, may_live_on
 from protocol.grants import are_limited, free_by_node, never_fits, rosters
 from protocol.job import Job, JobSpec
 from protocol.messages import Message, encode
@@ -95,6 +95,7 @@ class Jobs:
         self._timing = timing
         self._keeps_isolated = keeps_isolated
         self._keep = keep
+        self._has_begun = asyncio.Event()  # a run; set for a moment
         self._has_ended = asyncio.Event()  # a run, or the last runner of one
         self._began_s = boot_s()
         self.runs: dict[str, Run] = {}
@@ -248,17 +249,40 @@ class Jobs:
     # --- nodes ---------------------------------------------------------------------------------------------------
 
     async def on_runner_gone(self, node: str, buried: RunnerBuried) -> None:
-        """A runner is proven gone; what it knew last is heard first. Returns when that is persisted."""
-        run = self.runs.get(buried.run)
+        """A runner is proven gone; what it knew last is heard first. Returns when that need not be told again: it is on
+        disk, or nobody will ever tell of its run."""
+        run = await self._known(buried.run)
         if run is None:
             return
         if buried.last is not None:  # what it once offered is not on offer any more
             last = msgspec.structs.replace(buried.last, offer=None)
-            run.driver.put(c.Heard(node, buried.incarnation, last))
+            run.driver.put(c.Heard(node, buried.incarnation, last, is_record=True))
         await run.driver.ask(c.RunnerGone(node, buried.incarnation))
+        if run.machine.takeover is not None:
+            await self._taken_over(run)
         run.left.discard(buried.incarnation)
         if run.is_settled and not run.left:
             self._has_ended.set()
+
+    async def _known(self, name: str) -> Run | None:
+        """A run, once it is known; None: it never will be. A node may be heard before the first runner of a run that
+        the journal does not know."""
+        while name not in self.runs and not self.is_forgotten(name):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._began_s + REMEMBER_S - boot_s()):
+                    await self._has_begun.wait()
+        return self.runs.get(name)
+
+    async def _taken_over(self, run: Run) -> None:
+        """Return once the run is not being taken over, on disk: until then what its runners tell is not there."""
+        bell = run.changes.listen()
+        try:
+            while run.machine.takeover is not None:
+                bell.clear()
+                await bell.wait()
+        finally:
+            run.changes.leave(bell)
+        await run.driver.ask(c.Tick())  # what has ended it may be on its way there
 
     def on_runner_failed(self, node: str, run_id: str, reason: str) -> None:
         """No runner could be started on a node."""
@@ -278,35 +302,31 @@ class Jobs:
         self._roster = roster
         self._share_roster()
 
-    async def node_lost(self, node: str, by: str) -> tuple[str, ...]:
-        """An operator's word that nothing runs on a node any more: given to every active run that may have something
-        there, and on disk when this returns their names. Raises Refused."""
-        concerned = [run for run in self.active() if may_live_on(node, run.machine)]
-        for run in concerned:
+    async def node_lost(self, node: str, names: Iterable[str], by: str) -> None:
+        """An operator's word that nothing of these active runs is on a node any more; each has it on disk when this
+        returns. Raises Refused."""
+        for run in [self.runs[name] for name in names]:  # a run may be forgotten meanwhile
             await self.ask(run, c.NodeLost(node, by))
-        return tuple(run.job.run for run in concerned)
 
-    def heard_on(self, node: str) -> str:
-        """The run whose runner on a node answers, be it by way of a witness; "": none that is known of."""
-        now_s = boot_s()
-        return next((run.job.run for run in self.active() if is_heard(run.machine, node, now_s)), "")
+    def unproven(self, node: str, lacks: Callable[[str], bool] | None) -> Unproven:
+        """The active runs that may have a runner on a node, by what can be known of it; `lacks` as there."""
+        return unproven(node, {run.job.run: run.machine for run in self.active()}, lacks, boot_s())
 
-    def way_out(self, node: str) -> str:
-        """How an operator brings about the proof that a run waits for, of a node whose supd answers; "": none does."""
-        runs = (run.machine for run in self.active() if may_live_on(node, run.machine))
-        return next((ended_by_hand(run, node) for run in runs), "")
+    def way_out(self, name: str, node: str) -> str:
+        """How an operator brings about the proof that a run waits for, of a node whose supd has the runner."""
+        return ended_by_hand(self.runs[name].machine, node)
 
-    def runners_on(self, node: str) -> list[str]:
+    def runners_on(self, node: str) -> frozenset[str]:
         """The runners of active runs, by incarnation, that may be alive on a node."""
-        return [runner_on(node, run.machine) for run in self.active() if may_live_on(node, run.machine)]
+        return frozenset(one for run in self.active() for one in runners_on(node, run.machine))
 
     def seated(self, node: str) -> str:
         """The active run that has ranks or a runner on a node which are not proven gone; "" for none."""
         return next((run.job.run for run in self.active() if may_live_on(node, run.machine)), "")
 
-    def in_use(self) -> frozenset[str]:
-        """Nodes on which runs have ranks, or may have them again."""
-        return frozenset(node for run in self.active() for node in nodes_in_use(run.machine))
+    def in_use(self) -> frozenset[str] | None:
+        """Nodes on which runs have ranks, or may have them again; None: it is not known yet."""
+        return in_use(run.machine for run in self.active())
 
     async def heed_roster(self) -> None:
         """See that every run has taken in the nodes as they stand, and that what follows is on disk and sent."""
@@ -343,6 +363,14 @@ class Jobs:
     def _tell_roster(self, run: Run, roster: c.Roster) -> None:
         run.told.add(roster)
         run.driver.put(roster)
+        if not run.machine.rendezvous.seen:
+            assert self._group is not None, "not running"
+            self._group.create_task(self._see_first_roster(run), name=f"nodes-of-{run.job.run}")
+
+    async def _see_first_roster(self, run: Run) -> None:
+        """From then on it is known where the run may go on."""
+        await run.driver.ask(c.Tick())
+        self._on_seated()
 
     def free_slots(self) -> dict[str, int | None]:
         """Of each node: how many of its slots no run has; None: there is no limit."""
@@ -399,14 +427,22 @@ class Jobs:
         run = Run(stored.job, machine, driver, stored.submitted_wall_s, stored.ended_wall_s)
         run.is_settled = machine.is_final
         self.runs[stored.run] = run
+        self._has_begun.set()
+        self._has_begun.clear()
         driver.put(c.Opened())
-        if stored.job.revision > stored.record.revision:  # it was on disk, and the machine had not heard of it
-            driver.put(c.Reloaded(stored.job.spec, stored.job.revision, stored.job.submitter.user))
+        run.is_job_ahead = stored.job.revision > stored.record.revision  # it was on disk, and the machine had not heard
+        self._catch_up(run)
         if not run.is_settled and (nodes := self._roster()):
             self._tell_roster(run, rosters(self.runs, nodes)[stored.run])
         assert self._group is not None, "not running"
         run.task = self._group.create_task(driver.run(), name=f"run-{stored.run}")
         return run
+
+    def _catch_up(self, run: Run) -> None:
+        """Have a run go on with the job that is on disk; one that is being taken over does so once it can."""
+        run.is_job_ahead &= run.job.revision > run.machine.revision
+        if run.is_job_ahead:
+            run.driver.put(c.Reloaded(run.job.spec, run.job.revision, run.job.submitter.user))
 
     async def _perform(self, run: Run, effect: c.Effect) -> None:
         match effect:
@@ -417,6 +453,7 @@ class Jobs:
                 await self._journal.save_run(run.job.run, record, run.ended_wall_s)
                 run.is_unwritten = False
                 run.is_settled = record.phase in c.FINAL
+                self._catch_up(run)
                 if run.is_settled:
                     run.left = run.machine.incarnations
                     self._has_ended.set()

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import Collection, Iterable
+from functools import partial
 from itertools import count
 
 import structlog
 
 from protocol import fleet_events as f
 from protocol import node_orders as o
+from protocol.absence import Unproven
 from protocol.coordinator_events import Note
 from protocol.errors import LocalProtocolError, Refused, RemoteProtocolError
 from protocol.fleet import Fleet
@@ -74,28 +76,34 @@ class Nodes:
         """What is known of one; None: no node has that name."""
         return self.fleet.record_of(node)
 
-    def see_that_it_is_silent(self, node: str) -> None:
-        """Raises Refused where there is no such node, where a runner there answers, and where its supd does; but not
-        where that one has none of the runners that are waited for: its journal, or ours, is an old one."""
-        known, awaited = self.status(), self._jobs.runners_on(node)
-        if not awaited:
-            named(known, node)
-        if heard := self._jobs.heard_on(node):
-            hint = f"to go on without it: supctl restart {heard} --without {node}"
-            raise Refused("F115", f"{node} is not lost: the runner of {heard} answers there", hint=hint)
-        if self.fleet.is_up(node) and not (awaited and all(self._orders.lacks(node, runner) for runner in awaited)):
-            hint = self._jobs.way_out(node) or f"to go on without it: supctl restart JOB --without {node}"
-            raise Refused("F115", f"{node} is not lost: supd answers there", hint=hint)
+    def waiting_for_word_on(self, node: str) -> tuple[str, ...]:
+        """The runs that nobody but an operator can tell that nothing of theirs is on a node any more. Raises Refused
+        where there is no such node, and where all that may be there answers, or is known to the supd there."""
+        is_up = self.fleet.is_up(node)
+        found = self._jobs.unproven(node, partial(self._orders.lacks, node) if is_up else None)
+        if found == Unproven():
+            named(self.status(), node)
+        if found.needs_word or not (is_up or found.heard):
+            return found.needs_word
+        if found.heard and not found.quiet:
+            first = found.heard[0]
+            hint = f"to go on without it: supctl restart {first} --without {node}"
+            raise Refused("F115", f"{node} is not lost: the runner of {first} answers there", hint=hint)
+        without = f"to go on without it: supctl restart JOB --without {node}"
+        hint = self._jobs.way_out(found.quiet[0], node) if found.quiet else without
+        raise Refused("F115", f"{node} is not lost: supd answers there", hint=hint)
 
-    async def declare_lost(self, node: str, by: str) -> tuple[str, ...]:
-        """An operator's word that nothing runs on a node any more; returns the runs that had something there, each of
-        which has it on disk. Raises Refused, also as `see_that_it_is_silent`."""
-        self.see_that_it_is_silent(node)
-        runs = await self._jobs.node_lost(node, by)
-        if not runs:  # else each has told it
+    async def declare_lost(self, node: str, by: str, only: Collection[str] | None = None) -> tuple[str, ...]:
+        """An operator's word that nothing runs on a node any more, or nothing of `only` these runs; returns those that
+        have waited for it, each of which has it on disk. Raises Refused, also as `waiting_for_word_on`."""
+        waiting = self.waiting_for_word_on(node)
+        runs = tuple(run for run in waiting if only is None or run in only)
+        await self._jobs.node_lost(node, runs, by)
+        if not waiting:  # else each has told it
             told = f"{by} says that nothing runs on {node} any more"
             self._jobs.on_fleet_note(Note("operator.node_lost", told, None, {"node": node, "by": by}))
-        await self._driver.ask(f.DeclaredLost(node))
+        if runs == waiting:
+            await self._driver.ask(f.DeclaredLost(node))
         return runs
 
     async def drain(self, names: Collection[str], drain: f.Drain) -> None:
@@ -126,7 +134,7 @@ class Nodes:
     def see_seats(self) -> None:
         """Runs may have ranks on other nodes than before."""
         in_use = self._jobs.in_use()
-        if in_use != self._in_use:
+        if in_use is not None and in_use != self._in_use:
             self._in_use = in_use
             self._driver.put(f.Seated(in_use))
 

@@ -68,11 +68,12 @@ class Reloading:
         job = Job(run=before.run, spec=submitted.spec, submitter=submitter, revision=before.revision + 1)
         check_size(job)
         await self._journal.save_job(job)
+        was_ahead, run.is_job_ahead = run.is_job_ahead, False
         run.job = job
         await self._jobs.ask(run, c.Reloaded(job.spec, job.revision, user, reason))
         if run.machine.revision < job.revision:  # stopped or taken over: it must not come with a later start
             await self._journal.save_job(before)
-            run.job = before
+            run.job, run.is_job_ahead = before, was_ahead
         return Done(
             run=job.run,
             notes=submission.notes(submitted),

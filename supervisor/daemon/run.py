@@ -55,6 +55,7 @@ class Run:
     is_settled: bool = False  # final, and the journal has it
     left: set[str] = field(default_factory=set)  # of a run that is over: runners that are not proven gone
     task: asyncio.Task[None] | None = None  # that drives the machine
+    is_job_ahead: bool = False  # it was on disk at the start, and the machine has not taken it in yet
     is_unwritten: bool = False  # what it has decided is on its way to the journal: until then it does nothing more
 
     @property

@@ -70,10 +70,18 @@ def test_it_says_what_runs_there_and_what_the_word_means_and_asks_before_it_give
         "  hello@1a2b3c   ranks 2-3\n"
         "Your word says that none of their processes is alive there: the machine is off, say, or was restarted.\n"
         "If that is not true, two generations of a run can run at once, and write the same files.\n"
-        "Give your word that nothing of any run is alive on gpu-4? [y/N] "
+        "Give your word that nothing of hello@1a2b3c is alive on gpu-4? [y/N] "
         "✓ hello@1a2b3c no longer waits for gpu-4\n"
     )
     assert words_given(one.requests) == ["gpu-4"]
+
+
+def test_a_runner_without_ranks_is_waited_for_too(at: At, daemon: Daemon) -> None:
+    daemon(knows_the_fleet(TOOK))
+    assert (
+        "  hello@1a2b3c   a runner, of whose ranks nothing is known"
+        in at.call(b"n\n", "node", "lost", "gpu-5").err.splitlines()
+    )
 
 
 @pytest.mark.parametrize("typed", [b"", b"\n", b"n\n", b"yess\n", b"\xff\n"])
@@ -99,7 +107,7 @@ def test_without_a_terminal_it_needs_yes_and_nothing_is_done_without(supctl: Sup
 def test_a_node_without_ranks_can_be_given_up_too(at: At, daemon: Daemon) -> None:
     daemon(knows_the_fleet(Done()))
     lines = at.call(b"y\n", "node", "lost", "gpu-5").err.splitlines()
-    assert lines[:2] == ["gpu-5  suspect   not heard since the host's supd began", "  no active run has ranks there"]
+    assert lines[:2] == ["gpu-5  suspect   not heard since the host's supd began", "  no active run has a runner there"]
     assert lines[-1] == "Give your word that nothing of any run is alive on gpu-5? [y/N] no run waited for gpu-5"
 
 

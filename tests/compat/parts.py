@@ -146,6 +146,7 @@ ASSIGNMENT = m.Assignment(
 )
 RENEWAL = m.Renewal(
     number=4711,
+    epoch=3,
     generation=3,
     part=m.Part.STOPPED,
     ranks=(

@@ -61,7 +61,7 @@ VERSION_1: dict[str, Samples] = {
                 answered_s=0.5,
             ),
             m.JobTold(job=SMALL_JOB),
-            m.Testimony(number=3, node="n1", incarnation="00ee00ee00ee00ee", word_s=4.5),
+            m.Testimony(number=3, epoch=7, node="n1", incarnation="00ee00ee00ee00ee", word_s=4.5),
             m.RenewalOf(node="n1", incarnation="00ee00ee00ee00ee", renewal=m.Renewal(number=1)),
             RENEWAL,
             m.Renewal(number=1),
@@ -282,6 +282,7 @@ VERSION_1: dict[str, Samples] = {
             RunRecord(
                 phase=Phase.BACKOFF,
                 generation=3,
+                known_s=250.5,
                 seats=(Seat(node="n2", incarnation="00ff", assignment=ASSIGNMENT),),
                 has_started=True,
                 ledger=Ledger(
@@ -323,6 +324,7 @@ VERSION_1: dict[str, Samples] = {
                 preempted={"n5": "5b1f0e2d5b1f0e2d/7"},
                 noticed={"n5": "n5-77"},
                 revision=2,
+                awaited=("n2", "n4"),
                 planned="scaled by me",
                 last_parts={"n2": RENEWAL},
             ),
@@ -358,6 +360,7 @@ VERSION_1: dict[str, Samples] = {
                 troubles=(1769990000.0, 1769990060.5),
                 undrained=2,
                 forgiven={"SIGUSR1": 1},
+                signals={"SIGTERM": 1, "SIGUSR1": 2},
             ),
             NodeRecord(
                 name="n3",
@@ -385,6 +388,7 @@ VERSION_1: dict[str, Samples] = {
             c.RestartRun(run="train", reason="new data", without="n3"),
             c.RestartRun(run="train", reason="new data", job=START),
             c.DeclareLost(node="n2", check_only=True),
+            c.DeclareLost(node="n2", runs=("train@1a2b3c",)),
             u.DrainNodes(nodes=("n2", "n3"), at="time", after_s=60.0, deadline_s=600.0, reason="swap NIC"),
             u.DrainNodes(nodes=("n2",)),
             u.UndrainNodes(nodes=("n2",)),

@@ -21,6 +21,7 @@ from tests.daemon.test_control import start
 from tests.daemon.test_members import calling, hello
 from tests.daemon.test_nodes import HOST, OTHER, events, hosting, joined
 
+SUPD_ANSWERS = "b is not lost: supd answers there"
 FAST = Timing(renew_s=0.4, alone_s=0.8, suspect_s=1.2, fence_s=1.5, ttl_s=2.0, word_s=0.8)
 
 
@@ -47,10 +48,11 @@ def fast(short_dir: Path) -> Config:
     return replace(node_config(short_dir, "a", HOST, free_port(HOST, OTHER)), timing=FAST)
 
 
-async def begun(config: Config) -> str:
+async def begun(config: Config, name: str = "job") -> str:
     """A run that wants two nodes, in whatever they run."""
     settings = ("topology.nnodes=2", "restart.policy=on-failure")
-    started = await ask(config.control, msgspec.structs.replace(start("1"), settings=settings, allow_mixed=True))
+    request = msgspec.structs.replace(start(name, name), settings=settings, allow_mixed=True)
+    started = await ask(config.control, request)
     assert isinstance(started, Done), started
     return started.run
 
@@ -131,9 +133,35 @@ async def test_a_node_whose_supd_knows_nothing_of_the_runner_that_is_waited_for_
             while "the runner of" in await answer_to(config, node, ("0" * 16,)):
                 pass
         for runners in (("0" * 16,), None):
-            assert await answer_to(config, node, runners) == "b is not lost: supd answers there"
+            assert await answer_to(config, node, runners) == SUPD_ANSWERS
         assert await answer_to(config, node, ("f" * 16,)) == ""
         assert await state_of(config, "b") == "lost"
+
+
+async def test_a_word_is_about_those_runs_alone_of_which_the_supd_there_knows_nothing(short_dir: Path) -> None:
+    """A disk was lost, and the node serves another run by now: that one is left alone."""
+    config = fast(short_dir)
+    async with serving(config), joined(config) as node:
+        run, other = await begun(config), await begun(config, "other")
+        await node.order(lambda order: len(order.wanted) == 2)
+        async with running_on_b(config, run):
+            pass
+        async with calling(config) as runner:
+            runner.say(hello(config, other, node="b", incarnation="1" * 16))
+            assert isinstance(await runner.hear(), Welcome)
+            async with asyncio.timeout(TIMEOUT_S):
+                while refusal := await answer_to(config, node, ("1" * 16,), check_only=True):
+                    assert refusal in {f"b is not lost: the runner of {one} answers there" for one in (run, other)}
+                    runner.say(Renewal(number=1))
+        async with asyncio.timeout(TIMEOUT_S):
+            while await answer_to(config, node, ("0" * 16, "1" * 16), check_only=True) != SUPD_ANSWERS:
+                pass  # until the other runner is silent, too
+        assert await answer_to(config, node, ("1" * 16,), check_only=True) == ""
+        assert await ask(config.control, DeclareLost(node="b", check_only=True)) == Done(run="", runs=(run,))
+        assert await ask(config.control, DeclareLost(node="b", runs=(other,))) == Done(run="")
+        assert await words(config, run) == []
+        assert await ask(config.control, DeclareLost(node="b")) == Done(run="", runs=(run,))
+        assert (len(await words(config, run)), await words(config, other)) == (1, [])
 
 
 async def test_a_node_that_the_fleet_does_not_know_may_be_given_up_where_a_run_waits_for_it(short_dir: Path) -> None:
@@ -153,9 +181,16 @@ async def test_a_node_that_the_fleet_does_not_know_may_be_given_up_where_a_run_w
         assert reply == Done(run="", runs=(run,))
 
 
-async def answer_to(config: Config, node: FakeNode, runners: tuple[str, ...] | None) -> str:
-    """What is said against giving b up, which has reported these runners; "": nothing, it is given up."""
+async def words(config: Config, run: str) -> list[str]:
+    """Those that a run was given by operators."""
+    return [event.text for event in await events(config, run) if event.kind == "operator.node_lost"]
+
+
+async def answer_to(
+    config: Config, node: FakeNode, runners: tuple[str, ...] | None, *, check_only: bool = False
+) -> str:
+    """What is said against giving b up, which has reported these runners; "": nothing, it is (or would be) given up."""
     node.report(runners=runners)
     await node.order(lambda order: order.number == node.number)
-    reply = await ask(config.control, DeclareLost(node="b"))
+    reply = await ask(config.control, DeclareLost(node="b", check_only=check_only))
     return reply.message if isinstance(reply, Failure) else ""

@@ -23,6 +23,7 @@ from protocol.messages.fleet import (
 )
 from protocol.messages.member import Hello, Rejected, Renewal, decode_to_runner
 from protocol.versions import VERSIONS
+from supervisor.daemon import jobs
 from supervisor.daemon.journal import Journal
 from supervisor.daemon.node import Node
 from supervisor.daemon.node_list import with_runs
@@ -209,7 +210,10 @@ async def test_a_start_that_failed_counts_once_however_often_it_is_reported(shor
         assert [event.detail.get("node") for event in told] == ["b", "b"]
 
 
-async def test_the_end_of_a_runner_is_settled_once_it_is_on_disk(short_dir: Path) -> None:
+async def test_the_end_of_a_runner_is_settled_once_it_is_on_disk(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "REMEMBER_S", 0.0)
     async with hosting(short_dir) as config, joined(config) as node:
         run = await start_on_two(config)
         buried = (

@@ -9,19 +9,28 @@ import msgspec
 
 from protocol import coordinator_events as c
 from protocol.errors import Problem
-from protocol.job import JobSpec
+from protocol.fleet_events import Drain
+from protocol.job import JobSpec, StopTable, TopologyTable
 from protocol.messages.control import Done, Failure, GetNodes, Nodes, NodeStatus, RestartRun, StopRun
+from protocol.messages.member import Part
 from protocol.messages.upkeep import DrainNodes, ScaleRun, UndrainNodes
+from protocol.takeover import told_run
 from supervisor.daemon.journal import Journal
 from supervisor.daemon.reloading import Reloading
 from supervisor.daemon.sent import Sent
 from supervisor.daemon.starting import Starting
+from supervisor.shell.clock import wall_s
 from supervisor.shell.config import Config
 from tests.daemon.serving import TIMEOUT_S, ask, config_in, serving
 from tests.daemon.test_control import start
 from tests.daemon.test_jobs import coordinating
+from tests.daemon.test_members_taken_over import RUN, events, job
 from tests.daemon.test_nodes import hosting, joined
-from tests.protocol.build import job_spec, submitted
+from tests.protocol.build import job_spec, renewal, submitted
+from tests.protocol.fleet import running, started
+from tests.protocol.takeover_stage import given_out
+
+ON_TWO = TopologyTable(nproc_per_node=2, nnodes=(2, 2))
 
 
 async def no_ports(_spec: JobSpec) -> list[Problem]:
@@ -56,6 +65,26 @@ async def test_a_drain_is_of_the_name_and_outlives_the_host_until_it_is_lifted(s
         assert (await node_b(config, lambda node: True)).is_drained
         await ask(config.control, UndrainNodes(nodes=("b",)))
         assert not (await node_b(config, lambda node: not node.is_drained)).drain_by
+
+
+async def test_a_node_on_which_a_run_will_go_on_is_not_told_to_be_free(short_dir: Path) -> None:
+    """N10: supd is started again while it waits for that."""
+    async with hosting(short_dir) as config, joined(config):
+        pass
+    two = msgspec.structs.replace(job(), spec=msgspec.structs.replace(job().spec, topology=ON_TWO))
+    record = msgspec.structs.replace(running("a", "b").record, phase=c.Phase.BACKOFF, backoff_s=600.0)
+    journal = Journal(config.state_dir / "journal.db")
+    await journal.add_run("1", two, record, wall_s())
+    (b,) = [node for node in await journal.nodes() if node.name == "b"]
+    journal.save_node(msgspec.structs.replace(b, drain=Drain(go_wall_s=wall_s() + 1800.0, by="ada")))
+    await journal.settle()
+    journal.close()
+    async with serving(config):
+        await asyncio.sleep(0.5)
+        assert await events(config, RUN, "node.drained") == []
+        drained = await ask(config.control, DrainNodes(nodes=("b",), at="now"))
+        assert isinstance(drained, Done)
+        await node_b(config, lambda node: node.is_drained)
 
 
 async def test_what_a_node_says_of_signals_is_seen_and_forgiven(short_dir: Path) -> None:
@@ -98,6 +127,26 @@ async def test_a_job_that_was_on_disk_when_supd_was_killed_is_what_the_run_goes_
         run = jobs._take_up(stored)
         await run.driver.ask(c.Tick())
         assert (run.job, run.machine.record().revision, run.machine.spec.topology.nnodes) == (new, 1, (2, 2))
+
+
+async def test_a_run_that_is_taken_over_goes_on_with_the_job_on_disk_once_all_have_told(short_dir: Path) -> None:
+    """kill -9 between the job and what the machine says to it, which was that it cannot."""
+    old = submitted(job_spec())
+    new = msgspec.structs.replace(old, spec=job_spec(stop=StopTable(grace_s=7.0)), revision=1)
+    journal = Journal(short_dir / "journal.db")
+    await journal.add_run("1", old, told_run(), 1.0)
+    await journal.save_job(new)
+    journal.close()
+    told = renewal(1, Part.RUNNING, 4, *started(), assignment=given_out("a")["a1"])
+    async with coordinating(short_dir) as (jobs, read):
+        [stored] = await read.runs()
+        run = jobs._take_up(stored)
+        await run.driver.ask(c.Tick())
+        assert (run.machine.refuses_restart, run.machine.revision) == (True, 0)
+        await run.driver.ask(c.Heard("a", "a1", told))
+        await run.driver.ask(c.Tick())
+        assert (run.job, run.machine.record().revision, run.machine.phase) == (new, 1, c.Phase.STOPPING)
+        assert run.machine.takeover is None
 
 
 async def test_a_job_that_a_run_cannot_take_once_it_is_on_disk_does_not_come_later(

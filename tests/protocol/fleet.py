@@ -84,7 +84,7 @@ class Fleet:
     ) -> list[Effect]:
         """A renewal of `runner`, called by its node and a number: "a1" is the first runner of node a."""
         number = self.numbers[runner] = self.numbers.get(runner, 0) + 1
-        self.last[runner] = renewal(number, part, generation, *ranks, **more)
+        self.last[runner] = renewal(number, part, generation, *ranks, **{"epoch": self.epoch, **more})
         return self.at(now_s, Heard(runner[0], runner, self.last[runner], via))
 
     def renews(self, now_s: float, runner: str, via: str = "") -> list[Effect]:
@@ -96,7 +96,7 @@ class Fleet:
     def testifies(self, now_s: float, ask: Ask, word_s: float | None = None) -> list[Effect]:
         """A witness answers: it gave the runner its last word so long ago."""
         asked = ask.question
-        told = Testimony(number=asked.number, node=asked.node, incarnation=asked.incarnation, word_s=word_s)
+        told = Testimony(**{name: getattr(asked, name) for name in asked.__struct_fields__}, word_s=word_s)
         return self.at(now_s, Testified(ask.incarnation[0], ask.incarnation, told))
 
     def passes(

@@ -1,6 +1,6 @@
 """What people see of nodes that are silent, and for whose proof a run waits."""
 
-from protocol.absence import node_state, waiting_for
+from protocol.absence import Unproven, node_state, unproven, waiting_for
 from protocol.coordinator_events import NodeLost, StopRequested, Tick
 from protocol.messages.member import Part
 from protocol.takeover import told_run
@@ -173,3 +173,48 @@ def test_a_run_that_cannot_begin_because_of_who_was_busy_and_is_silent_says_how_
     fleet.offers(11.0, "a1")
     fleet.at(11.5, NodeLost("b", by="me"))
     assert (fleet.phase, set(fleet.coordinator.seats)) == ("launching", {"a"})
+
+
+# --- whose word it takes
+
+
+def unproven_on_b(fleet: Fleet, now_s: float, *known: str, is_up: bool = True) -> Unproven:
+    """As the supd on b says that it has these runners; not `is_up`: it does not answer."""
+    lacks = (lambda runner: runner not in known) if is_up else None
+    return unproven("b", {"job": fleet.coordinator}, lacks, now_s)
+
+
+def test_a_runner_that_is_heard_needs_nobody_s_word() -> None:
+    fleet = running("a", "b")
+    for is_up in (True, False):
+        assert unproven_on_b(fleet, 3.0, "b1", is_up=is_up) == Unproven(heard=("job",))
+    assert unproven_on_b(fleet, 3.0) == Unproven(heard=("job",)), "whatever the supd there may say"
+
+
+def test_a_silent_runner_needs_an_operator_s_word_unless_the_supd_there_has_it() -> None:
+    fleet = running("a", "b")
+    assert unproven_on_b(fleet, 30.0, is_up=False) == Unproven(needs_word=("job",))
+    assert unproven_on_b(fleet, 30.0) == Unproven(needs_word=("job",)), "its disk was lost, say"
+    assert unproven_on_b(fleet, 30.0, "b1") == Unproven(quiet=("job",))
+    fleet.gone(31.0, "b1")
+    assert unproven_on_b(fleet, 31.0) == Unproven()
+
+
+def test_another_runner_that_answers_and_has_no_ranks_proves_nothing_of_the_one_that_had_them() -> None:
+    fleet = running("a", "b")
+    again = Fleet("a", "b", spec=fleet.spec, record=fleet.record, epoch=2)
+    again.opens(10.0)
+    for now_s in range(11, 30):
+        again.at(float(now_s), Tick())
+    again.offers(29.0, "b2")
+    assert unproven_on_b(again, 30.0, "b2") == Unproven(needs_word=("job",))
+    assert unproven_on_b(again, 30.0, "b1", "b2") == Unproven(quiet=("job",))
+
+
+def test_a_runner_that_is_ahead_is_not_given_up_for_the_one_that_had_the_seat() -> None:
+    fleet = running("a", "b")
+    again = Fleet("a", "b", spec=fleet.spec, record=fleet.record, epoch=2)
+    again.opens(10.0)
+    again.hears(11.0, "b2", Part.RUNNING, 4, *started())
+    assert unproven_on_b(again, 12.0, "b2") == Unproven(heard=("job",))
+    assert unproven_on_b(again, 30.0, "b2") == Unproven(quiet=("job",))

@@ -17,6 +17,7 @@ from protocol.coordinator_events import (
 from protocol.job import RestartTable
 from protocol.messages.member import Part, Release, Run, SpawnFailure, Stop, Wait
 from protocol.pool import ATTEMPTS_MAX
+from protocol.restart import Ledger
 from tests.protocol.build import assignment, exited, job_spec, offer, rank
 from tests.protocol.fleet import (
     CRASHED,
@@ -55,7 +56,9 @@ def test_a_generation_with_its_full_assignment_is_persisted_before_it_is_sent() 
     """R8."""
     fleet, given = forming(), assignment()
     seat = Seat(node="a", incarnation="a1", assignment=given)
-    record = RunRecord(phase=Phase.LAUNCHING, generation=0, seats=(seat,), slots={"a": 0})
+    record = RunRecord(
+        phase=Phase.LAUNCHING, generation=0, known_s=1.0, seats=(seat,), ledger=Ledger(time_s=1.0), slots={"a": 0}
+    )
     assert fleet.offers(1.0, "a1") == [
         Persist(record),
         Note(

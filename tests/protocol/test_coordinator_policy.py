@@ -1,12 +1,14 @@
 """What the restart policy makes of a run: held and gone on with, charged by cause, nodes left out, its own time."""
 
 import pytest
+from msgspec.structs import replace
 
 from protocol import foresight
 from protocol.coordinator_events import (
     Blame,
     Draining,
     Effect,
+    Heard,
     Phase,
     RestartRequested,
     ResumeRequested,
@@ -25,13 +27,18 @@ from tests.protocol.build import exited, job_spec, offer, rank, submitted
 from tests.protocol.fleet import (
     CRASHED_AND_GONE,
     Fleet,
+    forming,
     noted,
     notes,
     orders,
+    persisted,
     running,
+    started,
     stopping,
     wanted_runners,
 )
+from tests.protocol.takeover_stage import given_out, grown, says
+from tests.protocol.test_coordinator_away import reopened
 
 HOLDS = job_spec(restart=RestartTable(max_restarts=0, on_budget_spent="hold"), nnodes=(1, 1))
 
@@ -159,7 +166,7 @@ def test_a_spawn_that_fails_is_the_nodes_fault_where_it_lacks_something_or_anoth
     assert blamed(effects) == ["a"]
 
 
-def test_own_time_passes_while_a_coordinator_has_the_run_and_is_noted_for_the_window_only() -> None:
+def test_own_time_passes_while_a_coordinator_has_the_run_and_is_noted_every_ten_minutes() -> None:
     table = RestartTable(restart_window_s=3600.0)
     fleet = running(spec=job_spec(restart=table, nnodes=(1, 1)))
     fleet.at(NOTE_TIME_S + 1, Tick())
@@ -167,9 +174,51 @@ def test_own_time_passes_while_a_coordinator_has_the_run_and_is_noted_for_the_wi
     again = fleet.restarted(9000.0)  # nobody had it meanwhile
     again.at(9010.0, Tick())
     assert again.coordinator.run_s(9010.0) == NOTE_TIME_S + 11
-    plain = running()
-    plain.at(NOTE_TIME_S + 1, Tick())
-    assert plain.record.ledger.time_s == 0.0
+
+
+def test_a_run_without_a_window_notes_its_time_while_a_generation_lives_and_when_that_has_become_stable() -> None:
+    fleet = running(spec=job_spec(restart=RestartTable(stable_after_s=30.0)))
+    written = [now_s for now_s in range(3, 2000) if persisted(fleet.renews(float(now_s), "a1"))]
+    assert written == [31, 631, 1231, 1831]  # it was launched at 1.0
+    idle = held()
+    assert not [now_s for now_s in range(7, 2000) if persisted(idle.renews(float(now_s), "a1"))]
+
+
+@pytest.mark.parametrize("stable_s", [600.0, 30.0])
+def test_a_machine_that_loses_its_power_now_and_then_ends_no_run_that_is_stable_between(stable_s: float) -> None:
+    """Nobody is left to tell how long its ranks have lived, as always where a runner is lost."""
+    fleet, now_s = Fleet("a", spec=job_spec(restart=RestartTable(stable_after_s=stable_s))), 0.0
+    fleet.opens(now_s)
+    fleet.offers(1.0, "a1")
+    for life in range(1, 40):
+        runner, generation = f"a{life}", fleet.coordinator.generation
+        for later_s in range(10, int(2 * stable_s), 10):
+            fleet.hears(now_s + later_s, runner, Part.RUNNING, generation, *started())
+        now_s += 2 * stable_s
+        fleet = reopened(fleet, now_s)
+        fleet.at(now_s, Heard("a", runner, fleet.last[runner]))  # its record
+        ended = noted(fleet.gone(now_s, runner), "generation.ended")
+        assert (fleet.phase, fleet.record.ledger.streak) == ("forming", 1)
+        assert stable_s <= float(str(ended[0].detail["ran_s"])) < 2 * stable_s
+        fleet.offers(now_s, f"a{life + 1}", generation, port=4000 + life)
+
+
+def test_a_generation_that_was_taken_over_is_known_from_then_on() -> None:
+    fleet, given = forming("a", "b", spec=grown("ab")), given_out("ab")
+    for runner in ("a1", "b1"):
+        says(fleet, 100.0, runner, given)
+    assert (fleet.phase, fleet.coordinator.current.known_for_s(fleet.coordinator.run_s(100.0))) == ("running", 0.0)
+    fleet.at(800.0, Tick())
+    again = reopened(fleet, 9000.0)
+    assert again.coordinator.current.known_for_s(again.coordinator.run_s(9000.0)) == 700.0
+
+
+def test_how_long_a_generation_of_an_older_record_has_run_is_not_known() -> None:
+    fleet = running()
+    fleet.at(NOTE_TIME_S + 1, Tick())
+    fleet.record = replace(fleet.record, known_s=None)
+    again = reopened(fleet, 9000.0)
+    assert again.coordinator.current.ran_s(again.coordinator.run_s(9000.0)) == 0.0
 
 
 # --- who is to blame ---------------------------------------------------------------------------------------------

@@ -1,14 +1,18 @@
 """The node table: how a fleet begins, who is taken in, and who has a name (rules N1 to N5)."""
 
 import pytest
+from msgspec.structs import replace
 
 from protocol import joining
-from protocol.coordinator_events import RosterNode, StopRequested
+from protocol.coordinator_events import Draining, Phase, Roster, RosterNode, StopRequested
+from protocol.coordinator_events import Opened as Taken
 from protocol.fleet import (
     ANSWERS_S,
     RECOVERY_S,
     Fleet,
+    in_use,
     may_live_on,
+    nodes_in_use,
 )
 from protocol.fleet_events import (
     Admit,
@@ -41,6 +45,7 @@ from tests.protocol.node_table import (
     wake,
     with_b,
 )
+from tests.protocol.takeover_stage import given_out, says
 
 # --- a fleet begins --------------------------------------------------------------------------------------------------
 
@@ -440,3 +445,33 @@ def test_a_copied_state_folder_gets_no_name_under_which_a_runner_may_be_alive(st
     assert Admit(3, joined()) in comes(3, join(start=7), 17.0, fleet), "itself, by a new connection"
     fleet.handle(Unlinked(3), 18.0)
     assert Admit(4, joined()) in comes(4, join(start=8, address="10.0.0.9"), 19.0, fleet), "a later start has the locks"
+
+
+def waiting(drain: Draining | None = None) -> stage.Fleet:
+    """A run on a and b whose ranks have failed, as the next coordinator takes it up; b is to be free, or not."""
+    ran = stage.running("a", "b")
+    again = stage.Fleet("a", "b", record=replace(ran.record, phase=Phase.BACKOFF, backoff_s=600.0), epoch=2)
+    again.at(10.0, Taken())
+    assert nodes_in_use(again.coordinator) is None
+    again.at(10.1, Roster((RosterNode("a", is_up=True), RosterNode("b", is_up=True, joined=1, drain=drain))))
+    return again
+
+
+@pytest.mark.parametrize("may_wait", [True, False])
+def test_where_a_run_may_go_on_is_not_known_before_it_has_heard_of_the_nodes(may_wait: bool) -> None:
+    """N10: a node that it has left is told to be free once, and one that is its last resort is not."""
+    drain = Draining(at_checkpoint=may_wait, go_s=5.0, by="me", reason="")
+    assert nodes_in_use(waiting(drain).coordinator) == ({"a", "b"} if may_wait else {"a"})
+    early = stage.Fleet("a", record=replace(stage.running("a").record, phase=Phase.HELD), epoch=2)
+    assert in_use([waiting().coordinator, early.coordinator]) is None
+    assert in_use([waiting().coordinator, stage.running("c").coordinator]) == frozenset("abc")
+    assert in_use([]) == frozenset()
+
+
+def test_while_a_run_is_taken_over_nodes_that_are_named_are_in_use_and_those_that_are_on_disk() -> None:
+    """N10: their ranks may run, though their runners were not heard yet."""
+    fleet, given = stage.running("a", "d"), given_out("abc")
+    says(fleet, 5.0, "a1", given, tells=False)
+    assert nodes_in_use(fleet.coordinator) == {"a", "d"}
+    says(fleet, 5.1, "a1", given)
+    assert nodes_in_use(fleet.coordinator) == {"a", "b", "c", "d"}

@@ -22,7 +22,7 @@ from protocol.fleet_events import (
     Unlinked,
 )
 from protocol.upkeep import TROUBLES_MAX, TROUBLES_S
-from tests.protocol.node_table import HOST, WALL_S, comes, join, record, wake, with_b
+from tests.protocol.node_table import HOST, WALL_S, comes, join, opened, record, wake, with_b
 
 DRAIN = Drain(by="ada", reason="swap NIC", go_wall_s=WALL_S + 1800.0)
 
@@ -141,9 +141,40 @@ def test_what_was_forgiven_stays_forgiven_when_the_host_starts_again_but_not_whe
     assert (set(seen(again).signals), seen(again).start) == ({"SIGUSR1"}, "of-b-dir/2")
 
 
+@pytest.mark.parametrize("forgiven", [{}, {"SIGUSR1": 1}], ids=["at first", "once more"])
+def test_what_a_supd_had_been_sent_is_forgiven_before_it_has_said_so_to_a_host_that_starts_again(
+    forgiven: dict[str, int],
+) -> None:
+    again = opened(record(join(), 1, signals={"SIGUSR1": 2}, forgiven=forgiven))
+    again.handle(UndrainRequested("b", "eve"), 1.0)
+    comes(1, join(), 2.0, again)
+    again.handle(Signalled(1, {"SIGUSR1": 2}), 2.1)
+    assert not seen(again).signals
+    again.handle(Signalled(1, {"SIGUSR1": 3}), 2.2)
+    assert seen(again).signals == {"SIGUSR1"}, "this one came later"
+
+
+def test_what_was_forgiven_by_a_host_that_did_not_keep_signals_is_so_when_it_is_once_more() -> None:
+    again = opened(record(join(), 1, undrained=1, forgiven={"SIGUSR1": 1}))
+    again.handle(UndrainRequested("b", "eve"), 1.0)
+    comes(1, join(), 2.0, again)
+    again.handle(Signalled(1, {"SIGUSR1": 1}), 2.1)
+    assert not seen(again).signals
+
+
+def test_what_is_kept_of_signals_is_no_notice_before_its_supd_says_so() -> None:
+    """That supd may be gone, and what runs there meanwhile may be of the next one."""
+    again = opened(record(join(), 1, signals={"SIGUSR1": 1}))
+    assert not seen(again).signals
+    comes(1, join(start=2), 2.0, again)
+    again.handle(Signalled(1, {"SIGUSR1": 1}), 2.1)
+    assert seen(again).signals == {"SIGUSR1"}
+
+
 def test_signals_last_over_a_lost_connection_and_end_with_the_supd_that_was_sent_them() -> None:
     fleet = with_b()
-    assert fleet.handle(Signalled(1, {"SIGTERM": 1, "SIGUSR2": 3}), 20.0) == [RosterChanged()]
+    sent = {"SIGTERM": 1, "SIGUSR2": 3}
+    assert fleet.handle(Signalled(1, sent), 20.0) == [Persist(record(join(), 1, signals=sent)), RosterChanged()]
     assert seen(fleet).signals == {"SIGTERM", "SIGUSR2"}
     assert fleet.status(20.0)[1].note == "its supd was sent SIGTERM, SIGUSR2"
     fleet.handle(Unlinked(1), 21.0)

@@ -206,11 +206,11 @@ def test_a_runner_gives_no_word_for_another_generation_than_its_own() -> None:
 def test_the_coordinator_is_told_how_long_ago_the_last_word_was_given() -> None:
     stage = leased()
     [first] = stage.at(2.0, question())
-    assert first == m.Testify(member.Testimony(number=1, node="b", incarnation="b1", word_s=None))
+    assert first == m.Testify(member.Testimony(number=1, epoch=0, node="b", incarnation="b1", word_s=None))
     stage = leased()
     wants(stage, 2.0)
     [second] = stage.at(2.75, question(2))
-    assert second == m.Testify(member.Testimony(number=2, node="b", incarnation="b1", word_s=0.75))
+    assert second == m.Testify(member.Testimony(number=2, epoch=0, node="b", incarnation="b1", word_s=0.75))
 
 
 def test_who_has_told_the_coordinator_gives_no_word_for_a_while() -> None:

@@ -143,6 +143,16 @@ def test_more_ends_than_fit_into_a_report_are_told_as_soon_as_the_first_are_sett
     assert [one.incarnation for one in second.report.buried] == names[-1:]
 
 
+def test_of_more_ends_than_fit_into_a_report_none_waits_for_those_that_are_settled_late() -> None:
+    names = [f"{number:02}" for number in range(BURIED_A_REPORT_MAX + 1)]
+    node = Node({})
+    for name in names:
+        node.handle(Buried(f"j@{name}", name, None), 0.0)
+    reports = [*node.handle(LinkUp(), 1.0), *node.handle(Tick(), 2.0)]
+    told = [[one.incarnation for one in each.report.buried] for each in reports if isinstance(each, Report)]
+    assert told == [names[:-1], [names[-1], *names[:-2]]]
+
+
 def test_a_start_that_fails_is_told_by_number_and_tried_again_a_second_later_at_the_soonest() -> None:
     node = linked()
     node.handle(order(1, "j@1"), 0.5)

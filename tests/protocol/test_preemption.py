@@ -1,14 +1,26 @@
 """Nodes that will be taken away: by a signal to their supd, or as their runner says."""
 
+import pytest
 from msgspec.structs import replace
 
-from protocol.coordinator_events import RestartRequested, Roster, RosterNode, StopRequested, Tick
+from protocol.coordinator_events import (
+    Effect,
+    NodeLost,
+    Opened,
+    RestartRequested,
+    Roster,
+    RosterNode,
+    StopRequested,
+    Tick,
+)
 from protocol.job import PreemptionTable
 from protocol.messages.member import Part, Stop
 from protocol.rendezvous import Wait
-from tests.protocol.build import exited, rank
+from tests.protocol.build import exited, offer, rank
 from tests.protocol.changing import ASKS, Changing, spec_of
 from tests.protocol.fleet import Fleet, noted, notes, orders, started, wanted_runners
+from tests.protocol.loss_stage import ended
+from tests.protocol.takeover_stage import given_out, says
 
 TERM = {"signals": frozenset({"SIGTERM"})}
 EXITS = PreemptionTable(signals=("SIGTERM",))
@@ -79,6 +91,16 @@ def test_a_node_that_is_given_notice_while_another_one_leaves_goes_with_it() -> 
     assert set(fleet.coordinator.seats) == {"a"}
 
 
+def test_a_notice_does_not_replace_the_reason_of_an_operator_who_restarts_the_run_meanwhile() -> None:
+    fleet = Changing(spec_of(1, 3, grow=True, preemption=EXITS), "abc", seated="abc")
+    fleet.roster(20.0, b=TERM)
+    fleet.at(20.2, RestartRequested("the new data", by="me"))
+    fleet.roster(20.5, c=TERM)
+    for node in "cba":
+        fleet.ends(21.0, node)
+    assert (set(fleet.coordinator.seats), fleet.given("a").restart_reason) == ({"a"}, "the new data")
+
+
 def test_a_spare_that_is_given_notice_is_not_used_and_nothing_ends() -> None:
     fleet = running()
     assert notes(fleet.roster(20.0, c=TERM)) == ["preemption.noticed"]
@@ -115,6 +137,41 @@ def test_too_few_nodes_left_end_the_run_as_preempted() -> None:
     assert fleet.record.reason == (
         "b is taken away, and the job wants 2 nodes; the last checkpoint that was seen is of step 500"
     )
+
+
+def test_a_coordinator_that_begins_anew_does_not_say_so_before_it_knows_the_nodes() -> None:
+    fleet = running()
+    fleet.roster(20.0, b=TERM)
+    fleet.ends(21.0, "b", "a")
+    assert fleet.phase == "forming"
+    later = Fleet("a", "b", "c", spec=fleet.spec, record=fleet.record, epoch=2)
+    later.at(30.0, Opened())
+    later.offers(30.0, "a1", 0, port=4001)
+    later.at(30.0, Tick())
+    assert later.phase == "forming"
+    later.at(30.1, Roster(tuple(RosterNode(n, is_up=True, start=f"{n}/1") for n in "abc")))
+    later.offers(30.2, "c1", 0, port=4001)
+    assert (later.phase, set(later.coordinator.seats)) == ("launching", {"a", "c"})
+
+
+@pytest.mark.parametrize("named", [(), ("a", "b", "c")], ids=["any nodes", "nodes that the job names"])
+def test_nodes_that_have_a_place_and_have_not_joined_yet_may_be_enough(named: tuple[str, ...]) -> None:
+    """A coordinator without a journal hears runners before it hears their supds."""
+    spec = spec_of(2, 3, grow=True, preemption=EXITS)
+    spec = replace(spec, topology=replace(spec.topology, nodes=named))
+    fleet, given = Fleet("a", "b", "c", spec=spec), given_out("abc")
+    fleet.at(0.0, Opened())
+    fleet.at(0.0, Roster((RosterNode("a", is_up=True),)))
+    for runner in ("a1", "b1", "c1"):
+        says(fleet, 1.0, runner, given)
+    fleet.hears(2.0, "b1", Part.RUNNING, 4, *started(1), notice="spot")
+    for place, node in enumerate("abc"):
+        fleet.hears(3.0, f"{node}1", Part.STOPPED, 4, *ended(place), notice="spot" if node == "b" else "")
+    assert fleet.phase == "forming"
+    fleet.at(4.0, Roster(tuple(RosterNode(n, is_up=True) for n in "abc")))
+    for runner in ("a1", "c1"):
+        fleet.offers(4.0, runner, 4, port=4001)
+    assert (fleet.phase, set(fleet.coordinator.seats)) == ("launching", {"a", "c"})
 
 
 def test_or_the_run_waits_for_nodes_for_as_long_as_it_takes() -> None:
@@ -258,3 +315,59 @@ def test_an_operators_stop_of_a_run_that_leaves_a_node_ends_it() -> None:
     fleet.ends(21.0, "b")
     fleet.ends(21.0, "a")
     assert fleet.phase == "stopped"
+
+
+def told_before_it_joins() -> Fleet:
+    """A coordinator without a journal: the runner of b is heard, and gives notice, before its supd has joined."""
+    fleet, given = Fleet("a", "b", "c", spec=spec_of(1, 3, grow=True, preemption=EXITS)), given_out("abc")
+    fleet.at(0.0, Opened())
+    with_nodes(fleet, 0.0, "ac")
+    for runner in ("a1", "b1", "c1"):
+        says(fleet, 1.0, runner, given)
+    assert notes(fleet.hears(2.0, "b1", Part.RUNNING, 4, *started(1), notice="spot")) == ["preemption.noticed"]
+    assert (fleet.phase, fleet.record.preempted) == ("stopping", {"b": ""})
+    return fleet
+
+
+def with_nodes(fleet: Fleet, now_s: float, nodes: str, start: int = 1) -> list[Effect]:
+    return fleet.at(now_s, Roster(tuple(RosterNode(n, is_up=True, start=f"{n}/{start}") for n in nodes)))
+
+
+def go_on_without_b(fleet: Fleet, now_s: float) -> None:
+    for place, node in enumerate("ac"):
+        fleet.hears(now_s, f"{node}1", Part.STOPPED, 4, *ended(2 * place), offer=offer(port=4001))
+    assert (fleet.phase, set(fleet.coordinator.seats)) == ("launching", {"a", "c"})
+
+
+def test_a_notice_from_before_a_node_has_joined_holds_in_the_start_in_which_it_joins() -> None:
+    fleet = told_before_it_joins()
+    assert notes(with_nodes(fleet, 2.5, "abc")) == []
+    assert fleet.record.preempted == {"b": "b/1"}
+    fleet.hears(3.0, "b1", Part.STOPPED, 4, *ended(1), notice="spot", offer=offer(port=4001))
+    go_on_without_b(fleet, 3.0)
+    assert notes(with_nodes(fleet, 4.0, "abc", start=2)) == ["preemption.withdrawn"]
+    assert fleet.record.preempted == {}
+
+
+def test_a_notice_that_is_heard_before_the_nodes_are_known_does_so_too() -> None:
+    fleet = running()
+    later = Fleet("a", "b", "c", spec=fleet.spec, record=fleet.record, epoch=2)
+    later.at(30.0, Opened())
+    later.hears(30.0, "b1", Part.RUNNING, 0, *started(1), notice="spot")
+    assert later.phase == "stopping"
+    assert notes(with_nodes(later, 30.1, "abc")) == []
+    assert later.record.preempted == {"b": "b/1"}
+
+
+def test_a_node_that_has_not_joined_yet_is_given_notice_once_and_its_loss_is_no_failure() -> None:
+    fleet = told_before_it_joins()
+    for second in (3.0, 4.0):
+        effects = with_nodes(fleet, second, "ac")
+        effects += fleet.hears(second, "b1", Part.STOPPING, 4, *started(1), notice="spot")
+        assert notes(effects) == []
+    fleet.at(5.0, NodeLost("b", "ada"))
+    with_nodes(fleet, 5.5, "ac")
+    go_on_without_b(fleet, 6.0)
+    assert (fleet.record.ledger.used, fleet.record.ledger.infra_used) == (0, 0)
+    (note,) = noted(with_nodes(fleet, 7.0, "ac"), "preemption.withdrawn")
+    assert (note.text, fleet.record.preempted) == ("b may be used again: the fleet does not know it", {})

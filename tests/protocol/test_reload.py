@@ -10,7 +10,7 @@ from protocol.job import JobSpec
 from protocol.messages.member import Part, Release, Run, Stop, Wait
 from tests.protocol.build import offer
 from tests.protocol.changing import Changing, spec_of
-from tests.protocol.fleet import forming, is_sent_after_persisting, notes, orders, wanted_runners
+from tests.protocol.fleet import Fleet, forming, is_sent_after_persisting, notes, orders, wanted_runners
 
 
 def reloaded(spec: JobSpec, revision: int = 1) -> Reloaded:
@@ -70,6 +70,20 @@ def test_the_next_generation_is_on_the_same_nodes_though_a_spare_is_there_first(
     fleet = with_an_early_spare()
     offers(fleet, 23.0, "b2", 1)
     assert (fleet.phase, tuple(fleet.coordinator.seats)) == ("launching", ("a", "b"))
+
+
+def test_it_is_so_too_where_the_coordinator_begins_anew_meanwhile() -> None:
+    fleet = Changing(spec_of(2, 3), "abc", seated="ab")
+    fleet.at(20.0, reloaded(spec_of(2, 3)))
+    fleet.ends(21.0, "a", "b")
+    for runner in ("a1", "b1", "c1"):
+        fleet.gone(22.0, runner)
+    later = Fleet(*fleet.nodes, spec=fleet.spec, record=fleet.record, epoch=2)
+    later.opens(22.5)
+    for runner in ("a2", "c2", "b2"):
+        later.hears(23.0, runner, Part.IDLE, -1, offer=offer(port=4001), revision=1)
+    assert (later.phase, tuple(later.coordinator.seats)) == ("launching", ("a", "b"))
+    assert later.record.awaited == ()
 
 
 def test_a_node_whose_new_runner_does_not_come_is_waited_for_for_the_last_call_only() -> None:

@@ -12,6 +12,7 @@ from protocol.seating import witness_ranks
 from tests.protocol.build import exited, rank
 from tests.protocol.fleet import (
     CRASHED_AND_GONE,
+    FINISHED,
     Fleet,
     asks,
     forming,
@@ -86,6 +87,16 @@ def test_a_stopped_of_an_older_generation_proves_nothing_about_the_one_that_was_
     assert (fleet.phase, fleet.record.generation) == ("stopping", 4)
     fleet.hears(13.0, "a1", Part.STOPPED, 4)
     assert fleet.phase == "forming"
+
+
+def test_what_a_runner_had_said_before_it_was_proven_gone_counts_in_what_is_taken_over() -> None:
+    """R6: whoever had finished is no loss."""
+    fleet, given = forming("a", "b"), given_out("ab")
+    done = (rank(2, exited(0), first=2), rank(3, exited(0, order=1), first=2))
+    fleet.hears(1.0, "b1", Part.FINISHED, 4, *done, assignment=given["b1"])  # its record
+    fleet.gone(1.0, "b1")
+    effects = fleet.hears(2.0, "a1", Part.FINISHED, 4, *FINISHED, assignment=given["a1"])
+    assert notes(effects) == ["run.taken_over", "job.succeeded"]
 
 
 def test_nothing_new_begins_while_a_generation_is_taken_over() -> None:

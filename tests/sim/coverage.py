@@ -216,9 +216,12 @@ NEVER = frozenset(
         "refused: host that was replaced",
         "refused: order of a coordinator that was replaced",
         "refused: restart of what nobody knows yet",
+        "refused: word on a node that answers",
         "taken: generation that nobody can name",
         "taken: number of a generation of which nothing is known",
         "taken: number of a generation that was lost with the journal",
+        "waits: end of a runner of a run that is being taken over",
+        "waits: end of a runner of a run that is not known",
     }
 )
 """What is counted, and cannot be asked for. A node tells of a failed start until it has a runner for that run, and it
@@ -227,8 +230,8 @@ host gives way, or begins a higher epoch, before it answers who has heard of a h
 one that was held back while, on the same connection, a runner raised the epoch (once in 500 seeds; a story of
 test_losses.py has both). A run that is held is seldom stopped before it is let go on; it is held at once, of what
 a runner that ran all of it took with it, once in 2,000 seeds. That nodes are taken away in a backoff, and too few are
-left, was met once in 12,000. The others need a journal that is lost, and most runners
-lost as well."""
+left, was met once in 12,000. An operator's word is mostly given of nodes that are off. The others need a journal that
+is lost, and most runners lost as well."""
 
 EXPECTED = tuple(f"{kind}: {name}" for kind, names in LISTED.items() for name in names)
 

@@ -5,10 +5,12 @@ It plays what supervisor/daemon/{jobs,nodes,members}.py do around them, and noth
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from protocol import fleet_events as f
 from protocol import node_orders as o
+from protocol.absence import unproven
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import (
     FINAL,
@@ -32,7 +34,7 @@ from protocol.coordinator_events import (
     Tick,
     Want,
 )
-from protocol.fleet import Fleet, may_live_on, nodes_in_use
+from protocol.fleet import Fleet, in_use, may_live_on
 from protocol.grants import Told
 from protocol.job import Job
 from protocol.messages.control import RunStatus
@@ -40,6 +42,7 @@ from protocol.messages.fleet import Join, Joined, NodeReport, RunnerBuried
 from protocol.messages.member import AnswerFor, Hello, JobTold, JobWanted, Renewal, RenewalOf, Testimony, Welcome
 from protocol.takeover import told_run
 from protocol.view import run_status
+from tests.sim.burials import Burials
 from tests.sim.kernel import Act, Loop, Process, Write
 from tests.sim.network import Connection
 from tests.sim.setup import Setup
@@ -127,14 +130,16 @@ class Host:
         self._own_link: f.Link | None = None
         self._count = 0
         self._orders = o.NodeOrders(self.epoch)
+        self._burials = Burials(process, lambda node, incarnation: self._manage(o.Settled(node, incarnation)))
         self._nodes = Fleet(own, self.epoch, self._seated)
         self._table = Loop(process, self._nodes, self._perform_table, f.Tick())
-        self._sharing = Sharing(process, self.runs, self._nodes.roster)
-        self._in_use: frozenset[str] = frozenset()
+        self._sharing = Sharing(process, self.runs, self._nodes.roster, self._see_seats)
+        self._in_use: frozenset[str] | None = None
         watcher.table.on_begun()
         self._table.put(f.Opened(tuple(journal.nodes.values()), self._wall_s))
         for run in journal.runs:
             self.take_up(run)
+        self._see_seats()
         process.after(LOOK_S, self._look)
 
     # --- runs ----------------------------------------------------------------------------------------------------
@@ -156,6 +161,7 @@ class Host:
         loop.put(Opened())
         if job.revision > self.journal.runs[name].revision:  # it was on disk, and the machine had not heard of it
             loop.put(Reloaded(job.spec, job.revision, "me"))
+        self._burials.known(name, self._bury)
 
     def accept(self, job: Job, then: Act) -> None:
         """An operator's start, which may be asked for again; `then` is what they are told, once it is on disk."""
@@ -219,10 +225,16 @@ class Host:
 
     def lose_node(self, node: str, by: str) -> None:
         """An operator's word that nothing runs on a node any more."""
-        self.watcher.table.on_declared_lost(node)
+        machines = {name: run.machine for name, run in self.runs.items()}
+        is_up = self._nodes.is_up(node)
+        found = unproven(node, machines, partial(self._orders.lacks, node) if is_up else None, self.process.now_s)
+        if not found.needs_word and (is_up or found.heard):
+            self.process.clock.seen["refused: word on a node that answers"] += 1
+            return
+        self.watcher.table.on_declared_lost(node, is_up=is_up)
         self._table.put(f.DeclaredLost(node))
-        for run in [run for run in self.runs.values() if may_live_on(node, run.machine)]:
-            run.loop.put(NodeLost(node, by))
+        for name in found.needs_word:
+            self.runs[name].loop.put(NodeLost(node, by))
 
     def speak(self, run: str, node: str, incarnation: str, renewal: Renewal) -> bool:
         """Somebody else says that it is the runner of a node; False where the run is not being handled now."""
@@ -278,6 +290,7 @@ class Host:
         self.journal.runs[run.name] = record
         self.watcher.on_persisted(run.name, record)
         run.is_settled = record.phase in FINAL
+        self._burials.written(run.name, record)
         if self.process.is_alive and record.phase is not Phase.STOPPING:
             self._sharing.share()
             self._see_seats()
@@ -293,11 +306,10 @@ class Host:
 
     def _see_seats(self) -> None:
         """Runs may have ranks on other nodes than before."""
-        active = [run.machine for run in self.runs.values() if not run.machine.is_final]
-        in_use = frozenset(node for machine in active for node in nodes_in_use(machine))
-        if in_use != self._in_use:
-            self._in_use = in_use
-            self._table.put(f.Seated(in_use))
+        now = in_use(run.machine for run in self.runs.values())
+        if now is not None and now != self._in_use:
+            self._in_use = now
+            self._table.put(f.Seated(now))
 
     def _perform_table(self, effect: f.Effect) -> Write | None:
         match effect:
@@ -351,13 +363,14 @@ class Host:
 
     def _bury(self, node: str, buried: RunnerBuried) -> None:
         """What a runner knew last is heard, and then that it is gone; its node may forget it once that is on disk."""
-        if buried.run not in self.runs:  # nothing hangs on it any more
-            self._manage(o.Settled(node, buried.incarnation))
+        run = self.runs.get(buried.run)
+        if run is None:
+            self._burials.of_nobody(node, buried)
             return
-        loop = self.runs[buried.run].loop
         if buried.last is not None:
-            loop.put(Heard(node, buried.incarnation, buried.last))
-        loop.put(RunnerGone(node, buried.incarnation), lambda: self._manage(o.Settled(node, buried.incarnation)))
+            run.loop.put(Heard(node, buried.incarnation, buried.last, is_record=True))
+        is_heard = partial(self._burials.taken_in, run.name, run.machine, node, buried.incarnation)
+        run.loop.put(RunnerGone(node, buried.incarnation), is_heard)
 
     def _on_report(self, connection: Connection, report: NodeReport) -> None:
         guest: Guest = connection.guest

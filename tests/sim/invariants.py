@@ -203,9 +203,9 @@ class Invariants(Facts):
         coverage.of_event(self.clock.seen, machine, event)
 
     def may_wait(self, run: str) -> bool:
-        """Whether other runs have what a run needs."""
+        """Whether other runs have what a run needs: not where all wait."""
         others = (record.phase for other, record in self.journal.runs.items() if other != run)
-        have_others = any(phase not in FINAL for phase in others)
+        have_others = any(phase not in FINAL and phase is not Phase.FORMING for phase in others)
         return have_others and self.setup.slots is not None and not self._slots.is_starved(run)
 
     def owes(self, run: str, record: RunRecord) -> list[str]:

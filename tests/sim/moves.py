@@ -296,8 +296,8 @@ class _Nobody:
     def on_admitted(self, join: "Join") -> None:
         """A node is about to be taken in."""
 
-    def on_declared_lost(self, node: str) -> None:
-        """An operator says that it does not come back."""
+    def on_declared_lost(self, node: str, *, is_up: bool) -> None:
+        """An operator gives their word on it."""
 
     def on_looked(self, table: "Fleet", links: "Collection[f.Link]") -> None:
         """Somebody has looked at the table."""

@@ -44,8 +44,8 @@ MUTANTS = {
     ),
     "a victim opens an incident of its own": Mutant(
         "protocol.coordinator",
-        "if self.phase is Phase.STOPPING:\n            self.asides += self.case.hear(node, renewal, now_s)",
-        "if False:\n            self.asides += self.case.hear(node, renewal, now_s)",
+        "if self.phase is Phase.STOPPING:\n            self.asides += self.case.hear(",
+        "if False:\n            self.asides += self.case.hear(",
     ),
     "the node that is to be left out is not": Mutant("protocol.pool", " and n.name != self._without)", ")"),
     "the exclusion of nodes is not read": Mutant(
@@ -127,8 +127,8 @@ MUTANTS = {
     ),
     "an incident is never corrected": Mutant(
         "protocol.case",
-        "return self._correct(found, ended_s) if self.incident.node == node or is_earlier else ()",
-        "return ()",
+        "if found is None:",
+        "if True:",
     ),
     "a second stop cannot take the grace away": Mutant(
         "protocol.orders", "now=earlier.now or asked.now", "now=earlier.now"
@@ -247,7 +247,7 @@ MUTANTS = {
         "if isinstance(event, Heard) and event.renewal.generation >= self.generation and not (is_news",
     ),
     "a node forgets an end before it is settled": Mutant(
-        "protocol.node", "buried=tuple(self.buried.values())[:BURIED_A_REPORT_MAX],", "buried=(),"
+        "protocol.node", "buried = tuple(self.buried.values())[:BURIED_A_REPORT_MAX]", "buried = ()"
     ),
     **PLANNED,
 }

@@ -31,6 +31,9 @@ PLANNED = {
     "a node under notice takes new work": Mutant(
         "protocol.departures", "return self.is_under_notice(node) or (", "return (", P
     ),
+    "a drain is forgotten when the supd there starts again": Mutant(
+        "protocol.node_entry", "drain=None if before is None else before.drain", "drain=None", BOTH
+    ),
     "a draining node takes new work": Mutant(
         "protocol.departures", "(node.drain is not None and not self.is_last_resort(node))", "False", BOTH
     ),

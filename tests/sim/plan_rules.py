@@ -3,7 +3,7 @@ held (docs/protocol.md, P1-P4)."""
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -11,10 +11,12 @@ from protocol.coordinator import Coordinator
 from protocol.coordinator_events import (
     FINAL,
     Event,
+    Heard,
     Phase,
     Reloaded,
     RestartRequested,
     ResumeRequested,
+    Roster,
     RunRecord,
     ScaleRequested,
 )
@@ -22,8 +24,8 @@ from protocol.job import JobSpec
 from protocol.planned import ON
 from protocol.timing import DRIFT
 from tests.sim.network import CALM
-from tests.sim.plan_truth import RunWishes
-from tests.sim.truth import WRITING_S, Facts, Truth
+from tests.sim.plan_truth import WAKING_S, Drained, RunWishes
+from tests.sim.truth import HEEDING_S, WRITING_S, Facts, Truth
 from tests.sim.workers import Worker
 
 SEEN_S = {True: 2.0, False: 7.0}
@@ -52,13 +54,19 @@ class PlanRules:
     def on_event(self, run: str, machine: Coordinator, event: Event) -> None:
         """A machine is about to be handed an event."""
         truth = self._facts.runs[run]
+        truth.wishes.told_s = self._clock.now_s
         match event:
+            case Heard(node):
+                truth.wishes.hear(node, self._clock.now_s)
+            case Roster(nodes):
+                truth.wishes.drains = frozenset(node.name for node in nodes if node.drain is not None)
+                truth.wishes.drains_s = self._clock.now_s
             case ScaleRequested(nnodes):
                 truth.wishes.scales.add(nnodes)
                 truth.wishes.scaling_s = self._clock.now_s
             case Reloaded():
                 truth.asked_restart.add(machine.generation)
-                truth.gathers_since_s = self._clock.now_s
+                truth.gathers_since_s = truth.wishes.reloaded_s = self._clock.now_s
                 truth.wishes.may_resume = True
             case RestartRequested():
                 truth.wishes.may_resume = True
@@ -126,7 +134,7 @@ class PlanRules:
             elif "is to be free" in why:
                 self._clock.seen["planned: drain"] += 1
                 assert any(self._may_leave(run, node, record, spec) for node in nodes), f"R6: {why}: too early"
-                if all(self._waits_for_a_spare(node) for node in nodes):
+                if all(self._waits_for_a_spare(run, node) for node in nodes):
                     left, least = self._left(record, freed), min((spec.topology.nnodes[0], *(record.nnodes or ())[:1]))
                     assert len(left) >= least, f"{why}: and only {left} are left"
             elif "to become" in why:
@@ -144,7 +152,7 @@ class PlanRules:
         return [seat.node for seat in record.seats if seat.node in words]
 
     def _may_leave(self, run: str, node: str, record: RunRecord, spec: JobSpec) -> bool:
-        for drain in self._facts.nodes.drains_of(node, self._clock.now_s - WRITING_S):
+        for drain in self._known_drains(run, node):
             if self._is_past(drain.since_s, drain.go_s):
                 return True
             has_saved = self._has_saved(run, record.generation, drain.since_s)
@@ -152,16 +160,19 @@ class PlanRules:
                 return True
         return False
 
-    def _waits_for_a_spare(self, node: str) -> bool:
-        drains = [*self._facts.nodes.drains_of(node, self._clock.now_s - WRITING_S)]
-        return all(drain.at_checkpoint for drain in drains)
+    def _waits_for_a_spare(self, run: str, node: str) -> bool:
+        return all(drain.at_checkpoint for drain in self._known_drains(run, node))
+
+    def _known_drains(self, run: str, node: str) -> Iterator[Drained]:
+        """What may have been wanted of a node in the roster that a run was told last."""
+        return self._facts.nodes.drains_of(node, self._facts.runs[run].wishes.drains_s - HEEDING_S)
 
     def _left(self, record: RunRecord, freed: Collection[str]) -> list[str]:
         """The nodes that might be used once these are free, as far as operators and machines have said. Who has ranks
         and is to be free as well is the last resort (P3): the others can go while it stays."""
         stays = {seat.node for seat in record.seats}.difference(freed)
         drains = self._facts.nodes.drains.items()
-        out = {node for node, drain in drains if drain.since_s < self._clock.now_s - WRITING_S and node not in stays}
+        out = {node for node, drain in drains if drain.since_s < self._clock.now_s - HEEDING_S and node not in stays}
         return [node for node in self._facts.could if node not in out and node not in record.preempted]
 
     def _may_scale(self, run: str, record: RunRecord) -> bool:
@@ -181,8 +192,11 @@ class PlanRules:
         return self._has_saved(run, record.generation, launched_s)
 
     def _has_saved(self, run: str, generation: int, since_s: float) -> bool:
+        wishes = self._facts.runs[run].wishes
+        if self._clock.now_s <= wishes.woke_s + WAKING_S:  # what was said meanwhile is heard now
+            since_s = min(since_s, wishes.slept_s)
         since_s -= SEEN_S[self._facts.setup.weather is CALM]  # what was seen since counts
-        return any(at_s >= since_s for at_s in self._facts.runs[run].wishes.saves[generation])
+        return any(at_s >= since_s for at_s in wishes.saves[generation])
 
     def _is_past(self, since_s: float, go_s: float) -> bool:
         return self._clock.now_s >= since_s + (go_s - since_s) / (1 + DRIFT) - 0.01
@@ -200,6 +214,8 @@ class PlanRules:
 
     def _check_notices(self, before: RunRecord, record: RunRecord, wishes: RunWishes) -> None:
         """A notice that was accepted holds until it is lifted."""
+        if record.incident is not None and record.incident.node in record.preempted:
+            wishes.taken.add(record.incident.generation)
         for node in record.preempted.keys() - before.preempted.keys():
             wishes.preempted_s[node] = self._clock.now_s
         for node in before.preempted.keys() - record.preempted.keys():
@@ -217,9 +233,9 @@ class PlanRules:
         for node in nodes:
             assert node not in record.preempted, f"{node} has ranks, and was given notice"
             drain = self._facts.nodes.drains.get(node)
-            if drain is None or drain.since_s > self._clock.now_s - WRITING_S:
+            if drain is None or node not in truth.wishes.drains:
                 continue
-            is_left = not drain.at_checkpoint and self._clock.now_s > drain.go_s + WRITING_S
+            is_left = not drain.at_checkpoint and truth.wishes.told_s > drain.go_s + WRITING_S
             is_last_resort = node in had_seats and len(nodes) <= spec.topology.nnodes[0] and not is_left
             assert is_last_resort, f"{node} has ranks, and is to be free"
             self._clock.seen["taken: last resort"] += 1
@@ -231,7 +247,7 @@ class PlanRules:
         facts, after = self._facts, spec.restart.exclude_node_after
         troubles = {name: node.troubles for name, node in facts.journal.nodes.items()}
         out = {name for name, times in troubles.items() if 0 < after <= len(times)}
-        known = {name for name in out if troubles[name][after - 1] < self._clock.now_s - WRITING_S}
+        known = {name for name in out if troubles[name][after - 1] < self._clock.now_s - HEEDING_S}
         left_out = {before.without, *out, *facts.spared(record)}
         fit = [n for n in facts.could if n not in left_out and not failed[n]]
         are_enough = sum(map(facts.is_steady, fit)) >= spec.topology.nnodes[0] and facts.is_steady(facts.host)

@@ -24,12 +24,20 @@ class Told(Sharer, Protocol):
 
 
 class Sharing:
-    """Of one coordinator; `runs` are in the order of acceptance, `nodes` gives the nodes as they stand."""
+    """Of one coordinator; `runs` are in the order of acceptance, `nodes` gives the nodes as they stand. `on_first` is
+    called once a run has heard of them for the first time."""
 
-    def __init__(self, process: Process, runs: Mapping[str, Told], nodes: Callable[[], tuple[RosterNode, ...]]) -> None:
+    def __init__(
+        self,
+        process: Process,
+        runs: Mapping[str, Told],
+        nodes: Callable[[], tuple[RosterNode, ...]],
+        on_first: Callable[[], None],
+    ) -> None:
         self._process = process
         self._runs = runs
         self._nodes = nodes
+        self._on_first = on_first
         self._due_s = math.inf
         self._shared_s = -math.inf
 
@@ -65,5 +73,6 @@ class Sharing:
             self._put(name, roster)
 
     def _put(self, name: str, roster: Roster) -> None:
-        self._runs[name].told.add(roster)
-        self._runs[name].loop.put(roster)
+        run = self._runs[name]
+        run.told.add(roster)
+        run.loop.put(roster, None if run.machine.rendezvous.seen else self._on_first)

@@ -1,10 +1,11 @@
 """What must hold where several runs share the nodes (docs/protocol.md, A1-A4)."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from protocol.coordinator_events import FINAL, LIVE, Phase, RunRecord
 from protocol.job import JobSpec
-from tests.sim.truth import WRITING_S, Facts
+from tests.sim.truth import HEEDING_S, Facts
 from tests.sim.workers import Worker
 
 FAIR_S = 10.0
@@ -49,14 +50,29 @@ class SlotRules:
             since_s = self._facts.runs[earlier].wishes.waits_since_s
             is_waiting = self._facts.record_of(earlier).phase is Phase.FORMING and since_s is not None
             is_waiting &= not self._facts.runs[earlier].wanted  # else it has just got what it needs
-            if not is_waiting or since_s is None or since_s > self._facts.runs[run].accepted_s - WRITING_S:
+            if not is_waiting or since_s is None or since_s > self._facts.runs[run].accepted_s - HEEDING_S:
                 continue
             could = self._could(earlier, self._facts.record_of(earlier))
-            least = self._facts.spec_of(earlier, self._facts.record_of(earlier)).topology.nnodes[0]
-            if len(could) < least:
+            table = self._facts.spec_of(earlier, self._facts.record_of(earlier)).topology
+            if len(could) < table.nnodes[0]:
                 continue  # it waits for nodes
-            taken = [seat.node for seat in record.seats if seat.node in could and self._facts.is_steady(seat.node)]
+            mine = [seat.node for seat in record.seats if seat.node in could and self._facts.is_steady(seat.node)]
+            taken = [node for node in mine if not self._has_left(node, int(table.nproc_per_node))]
             assert not taken, f"A2: {run} gets {taken}, and {earlier} has waited for them for longer"
+
+    def _has_left(self, node: str, need: int) -> bool:
+        """Whether ranks leave so many slots of a node free."""
+        used = {
+            run: int(self._facts.spec_of(run, record).topology.nproc_per_node)
+            for run, record in ((run, self._facts.record_of(run)) for run in self._facts.journal.runs)
+            if record.phase in LIVE and any(seat.node == node for seat in record.seats)
+        }
+        return self._is_within(used, need)
+
+    def _is_within(self, used: Mapping[str, int], need: int) -> bool:
+        """Whether a node on which runs use so many slots has room for one more."""
+        is_few = not self._setup.max_jobs or len(used) < self._setup.max_jobs
+        return is_few and len(self._setup.slots or ()) - sum(used.values()) >= need
 
     def _could(self, run: str, record: RunRecord) -> set[str]:
         """The nodes that a run could use, whatever is free there."""
@@ -67,7 +83,7 @@ class SlotRules:
         troubled = {name for name in kept if kept[name].troubles}
         lifted_s, now_s = facts.nodes.lifted_s, self._clock.now_s
         troubled |= {
-            name for name in facts.setup.names if lifted_s[name] > now_s - WRITING_S
+            name for name in facts.setup.names if lifted_s[name] > now_s - HEEDING_S
         }  # not every run knows yet
         return {node for node in facts.could if node not in left_out | troubled and not is_unfit[node]}
 
@@ -92,16 +108,16 @@ class SlotRules:
 
     def _has_room(self, run: str, node: str, spec: JobSpec) -> bool:
         """Whether enough slots of a node are nobody's, as far as can be known: who is not over keeps spares too."""
-        slots, used = self._setup.slots or (), Counter[str]()
+        used = Counter[str]()
         for other in self._facts.journal.runs:
             record = self._facts.record_of(other)
             if other == run or record.phase in FINAL:
                 continue
             topology = self._facts.spec_of(other, record).topology
-            has_spares = topology.nnodes[1] > len(record.seats)
+            _, most = record.nnodes or topology.nnodes  # also while there are too few for what is wanted
+            has_spares = most > len(record.seats)
             has_seat = any(seat.node == node for seat in record.seats)
             is_settled = record.phase in LIVE and not has_spares
             if has_seat or not is_settled:
                 used[other] = int(topology.nproc_per_node)
-        is_within = not self._setup.max_jobs or len(used) < self._setup.max_jobs
-        return is_within and len(slots) - used.total() >= int(spec.topology.nproc_per_node)
+        return self._is_within(used, int(spec.topology.nproc_per_node))

@@ -14,7 +14,7 @@ from tests.sim.network import CALM
 from tests.sim.plan_rules import PlanRules, ends_as_planned
 from tests.sim.setup import OFF_S
 from tests.sim.slot_rules import SlotRules
-from tests.sim.truth import HELPED_S, WRITING_S, Facts, Truth, world_size
+from tests.sim.truth import HELPED_S, NOTICED_S, WRITING_S, Facts, Truth, world_size
 
 TOLD_S = 7.0
 """How much later than written a checkpoint may be told of."""
@@ -54,6 +54,8 @@ class StepRules:
         """R2, R4, R6, R8: the step is one that it may take, for a reason that is true."""
         truth = self._facts.runs[run]
         self._plans.check(run, before, record)
+        if record.ledger.step != before.ledger.step:
+            self._facts.runs[run].wishes.stepped.add(record.generation)
         assert before.phase not in FINAL, f"a run that was {before.phase} goes on"
         if before.generation < record.generation and self._is_recalled(truth, record):
             truth.recall(record.generation)
@@ -160,18 +162,19 @@ class StepRules:
         if last == NO_GENERATION or before.generation <= truth.put_back:
             return  # what that one ended of was not told to this coordinator
         was_asked = last in truth.asked_restart or last in truth.wishes.ends
-        was_taken = record.incident is not None and record.incident.node in record.preempted
+        was_taken = last in truth.wishes.taken
         had_incident = record.incident is not None and record.incident.generation == last
         assert had_incident or was_asked, f"R4: generation {record.generation} has no cause"
+        if last in truth.wishes.resumed:  # all counts are as at the start, that of this failure too
+            truth.streak, truth.failed_s = 0, self._clock.now_s
+            return
         if was_asked or was_taken:
             return
         table = self._setup.spec.restart
         may_be_stable = self._clock.now_s - truth.launched_s[last] + WRITING_S >= table.stable_after_s
         may_be_stable |= truth.wishes.has_saved_since(truth.failed_s - TOLD_S)  # that is progress
+        may_be_stable |= last in truth.wishes.stepped and any(truth.wishes.saves.values())
         truth.failed_s = self._clock.now_s
-        if last in truth.wishes.resumed:  # all counts are as at the start, that of this failure too
-            truth.streak = 0
-            return
         streak = 0 if may_be_stable else truth.streak
         truth.streak = streak + 1
         least_s = min(table.backoff_s * 2.0 ** (streak - 1), table.backoff_max_s) / 2 if streak else 0.0
@@ -234,7 +237,8 @@ class StepRules:
         is_full = len(record.seats) >= table.nnodes_wanted or len(rivals) > table.nnodes[1]
         if are_disturbed or is_full or not facts.is_steady(facts.host):
             return
-        if setup.spec.rendezvous.last_call_s < LAST_CALL_LEAST_S:
+        is_reloaded = self._clock.now_s < truth.wishes.reloaded_s + NOTICED_S
+        if is_reloaded or setup.spec.rendezvous.last_call_s < LAST_CALL_LEAST_S:
             return
         left_out = {before.without, truth.without, *(seat.node for seat in record.seats)}
         left_out |= {seat.node for seat in before.seats if self._is_silent(before, seat)}

@@ -1,4 +1,4 @@
-"""What must hold of the node table at every moment (docs/protocol.md, N3-N6)."""
+"""What must hold of the node table at every moment (docs/protocol.md, N3-N6, N10)."""
 
 import math
 from collections.abc import Collection
@@ -33,10 +33,11 @@ class TableRules:
         """Nobody knows any more who has which name."""
         self._holders.clear()
 
-    def on_declared_lost(self, node: str) -> None:
-        """An operator says that its holder does not come back."""
+    def on_declared_lost(self, node: str, *, is_up: bool) -> None:
+        """An operator gives their word that nothing of some runs is there; where it does not answer, of any."""
         self._facts.declared.add(node)
-        self._holders.pop(node, None)
+        if not is_up:
+            self._holders.pop(node, None)
 
     def on_heard(self, node: str) -> None:
         """A node reports, on the connection that it was taken in by."""
@@ -81,7 +82,11 @@ class TableRules:
             assert not is_known, f"N5: {name} is given away while {runner.incarnation} lives"
 
     def on_looked(self, table: Fleet, links: Collection[int]) -> None:
-        """N6: who is up has an open connection, and was heard a moment ago."""
+        """N6: who is up has an open connection, and was heard a moment ago. N10: a drain lasts until it is lifted."""
+        for name in self._facts.nodes.drains.keys() - self._facts.nodes.lifting:
+            record = table.record_of(name)
+            assert record is not None, f"N8: {name} is forgotten"
+            assert record.drain is not None, f"N10: the drain of {name} is forgotten"
         if not self._facts.is_steady(self._facts.host):
             return  # it was held up, or has just started
         for node in table.roster():

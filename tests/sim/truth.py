@@ -29,8 +29,11 @@ STRANGERS_LEAVE_S = 35.0
 WRITING_S = 2.5
 """How much later than decided something may be on disk."""
 
+HEEDING_S = 4.5
+"""How much later than handed in something may be on disk: a write of 2 s may be under way, and it needs its own."""
+
 NOTICED_S = 10.0
-"""For so long after a notice its node's runner may be one that was let go."""
+"""For so long after a notice its node's runner may be one that was let go; after a reload, any that has no ranks."""
 
 HELPED_S = 15.0
 """So long after the last fault an operator looks for what only they can tell."""

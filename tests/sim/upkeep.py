@@ -57,6 +57,7 @@ def undrain_now(world: "World", node: str) -> None:
     truth, host = world.truth.nodes, world.host
     assert host is not None
     world.clock.tell("operator", "undrains {}", node)
+    truth.lifting.add(node)
     host.keep_up(UndrainRequested(node, "me"), lambda: truth.undrain(node, world.clock.now_s))
 
 

@@ -41,6 +41,8 @@ class WaitingRules:
         are_all = len(ready) >= usable >= table.nnodes[0]
         is_idle = is_active and machine.phase is Phase.FORMING and self._may_mix
         is_idle &= machine.takeover is None  # else it may be waiting for an operator, who comes now and then
+        is_idle &= not any(self._has_last_port(run, node) for node in truth.wanted)  # the best of them may be rank 0's
+        is_idle &= all(self._is_ready(run, node) for node in truth.wanted - {*fit})  # else it may wait for those too
         self._see(truth, f"{run} has all its nodes, and does not begin", is_idle and are_all)
 
     def on_silence(self, run: str, machine: Coordinator, status: RunStatus, now_s: float) -> None:
@@ -71,14 +73,15 @@ class WaitingRules:
             and runner.member is not None
             and runner.member.part in SETTLED
             and not runner.member.is_ending
-            and self._has_another_port(self._facts.runs[run], runner.incarnation)
+            and runner.incarnation in self._facts.runs[run].offered
+            and not self._has_last_port(run, node)
         )
 
-    @staticmethod
-    def _has_another_port(truth: Truth, incarnation: str) -> bool:
-        """Whether it offers one that was not that of rank 0 (there are few of them here)."""
+    def _has_last_port(self, run: str, node: str) -> bool:
+        """Whether its runner offers the port that rank 0 had (there are few of them here)."""
+        truth, runner = self._facts.runs[run], self._facts.runners.get((node, run))
         last = truth.before.seats[0].assignment.master_port if truth.before.seats else None
-        return incarnation in truth.offered and truth.offered[incarnation][1] != last
+        return runner is not None and truth.offered.get(runner.incarnation, (0.0, 0))[1] == last
 
     def on_launched(self, run: str, machine: Coordinator) -> None:
         """Every node of a generation has just been heard to offer itself; not where it was taken over from runners."""

@@ -26,8 +26,8 @@ class TableWatcher(Protocol):
     def on_admitted(self, join: Join) -> None:
         """A node is about to be taken in."""
 
-    def on_declared_lost(self, node: str) -> None:
-        """An operator says that it does not come back."""
+    def on_declared_lost(self, node: str, *, is_up: bool) -> None:
+        """An operator gives their word that nothing of some runs is there; where it does not answer, of any."""
 
     def on_looked(self, table: Fleet, links: Collection[f.Link]) -> None:
         """Somebody has looked at the table; these links are open."""

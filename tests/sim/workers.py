@@ -224,15 +224,19 @@ class Crew:
         """Of which something is still there."""
         return [worker for worker in self.workers.values() if worker.is_there or worker.rest_is_there]
 
+    def _has(self, generation: int) -> bool:
+        """Whether its processes are of this one, and not of the next, of which none may be there yet."""
+        return {worker.generation for worker in self.workers.values()} == {generation}
+
     def _kill_rest(self, generation: int) -> None:
-        if self._is_cleared or not all(worker.generation == generation for worker in self.workers.values()):
+        if self._is_cleared or not self._has(generation):
             return
         for worker in self._left:
             self._kill_rest_of(worker)
         self._see_whether_clear(generation, self.machine.clock.now_s + PATIENCE_S)
 
     def _see_whether_clear(self, generation: int, gives_up_s: float) -> None:
-        if self._is_cleared or not all(worker.generation == generation for worker in self.workers.values()):
+        if self._is_cleared or not self._has(generation):
             return
         left, clock = self._left, self.machine.clock
         if left and clock.now_s < gives_up_s:

@@ -15,6 +15,7 @@ from protocol.coordinator_events import (
 from protocol.messages.fleet import Join
 from protocol.timing import DRIFT
 from protocol.versions import VERSIONS
+from tests.sim.burials import REMEMBER_S
 from tests.sim.draws import Nodes, setup_of
 from tests.sim.helper import Helper
 from tests.sim.host import Host, Journal
@@ -135,6 +136,7 @@ class World:
         self._end_runs(is_endless=is_endless)
         bound_s = WIND_UP_S + stop.pre_wait_s + stop.grace_s + (program.trains_s or 0.0) + self.setup.program.spread_s
         bound_s += 0.0 if is_endless else SETTLE_S + self.setup.spec.rendezvous.join_timeout_s
+        bound_s += REMEMBER_S if self.truth.is_journal_lost else 0.0  # ends of runners that nobody can place
         self.clock.run_until(self.clock.now_s + bound_s, self.is_empty)
         living = [w for run in self.truth.runs for w in self.truth.living(run)]
         assert not living, f"R1: {len(living)} ranks live on after the end"

@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from msgspec.structs import replace
 
 from protocol import joining
+from protocol.absence import runners_on
 from protocol.coordinator import Coordinator
 from protocol.coordinator_events import LIVE, Note, RosterNode
 from protocol.dataclass import dataclass
@@ -92,8 +93,7 @@ class _Candidate:
 
 def may_live_on(node: str, run: Coordinator) -> bool:
     """Whether a runner of the run may be alive on the node (N5): one with ranks, or one that has none and was heard."""
-    has_seat = run.phase in LIVE and node in run.current.alive
-    return not run.is_final and (has_seat or node in run.roll.runners)
+    return bool(runners_on(node, run))
 
 
 def nodes_in_use(run: Coordinator) -> Collection[str] | None:
